@@ -82,7 +82,7 @@ def make_train_batch(engine: LocalEngine, tokens: int, vocabulary: int, longest:
     for rollout, logprobs in zip(rollouts, engine.score("g", rollouts), strict=True):
         rollout.logprobs = logprobs
     advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * rollout.mask for rollout in rollouts]
-    return TrainBatch("g", make_objective("grpo"), rollouts, advantages=advantages)
+    return TrainBatch("g", make_objective("grpo").loss, rollouts, advantages=advantages)
 
 
 def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:

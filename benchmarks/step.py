@@ -65,7 +65,7 @@ class Milonga:
 
     def __init__(self, folder: Path) -> None:
         section = PolicySection(model=str(folder), lr=LEARNING_RATE)
-        self.engine = LocalEngine({"generator": section}, device="cpu", limit=COMPLETION)
+        self.engine = LocalEngine({"generator": section}, device="cpu")
         ids, advantages = make_rows()
         problem, parsed = Problem("p", "", ""), Parsed(Solution((), (), None), 1.0)
         segments = (Segment("prompt", 0, PROMPT), Segment("g", PROMPT, PROMPT + COMPLETION, "generator", 0, trained=True))
@@ -75,7 +75,7 @@ class Milonga:
         for rollout, logprobs in zip(rollouts, self.engine.score("generator", rollouts), strict=True):
             rollout.logprobs = logprobs
         per_token = [a * t.mask for a, t in zip(advantages, rollouts, strict=True)]
-        self.train_batch = TrainBatch("generator", make_objective("grpo"), rollouts, advantages=per_token)
+        self.train_batch = TrainBatch("generator", make_objective("grpo").loss, rollouts, advantages=per_token)
 
     def step(self) -> float:
         report = self.engine.learn(self.train_batch)

@@ -53,7 +53,7 @@ def folder(root: Path, arch: str) -> str:
 
 
 def engine(model: str, device: str, rows: int = 512, **options: Any) -> LocalEngine:
-    made = LocalEngine({"p": section(model, **options)}, device=device, rows=rows, limit=16)
+    made = LocalEngine({"p": section(model, **options)}, device=device, rows=rows)
     for name, parameter in zip(made.policy("p").names, made.policy("p").parameters, strict=True):
         if "lora_B" in name:  # an adapter that changes something, the same on every device
             values = np.random.default_rng(len(name)).normal(0, 0.05, tuple(parameter.shape))
@@ -193,7 +193,7 @@ def turned(model: str, device: str, offload: bool, turns: int) -> dict[str, Any]
     gpu = device == "cuda"
     before, learning = torch.cuda.memory_allocated() if gpu else 0, 0.0
     options: dict[str, Any] = {"dtype": "float32", "ema": 0.9, "lr": 1e-4, "offload": offload}
-    made = LocalEngine({name: section(model, **options) for name in "pq"}, device=device, rows=32, limit=32)
+    made = LocalEngine({name: section(model, **options) for name in "pq"}, device=device, rows=32)
     asked = requests(prompts(16, seed=3, longest=40))
     for _ in range(turns):
         if gpu:

@@ -94,7 +94,7 @@ def sharded_alone(root: Path, device: str) -> Found:
     found = {}
     for policy in ("one", "lora_one"):
         alone = {policy: sections(root)[policy]}
-        whole, cut = LocalEngine(alone, device, limit=16), LocalEngine(alone, "cpu", limit=16)
+        whole, cut = LocalEngine(alone, device), LocalEngine(alone, "cpu")
         sharding.shard(cut.policy(policy), mesh, dist.new_group(backend="gloo"))
         for engine in (whole, cut):
             engine.learn(taught(policy))

@@ -25,7 +25,7 @@ import milonga
 from milonga.cli.app import app
 from milonga.cli.help import parse_examples
 from milonga.config import Config, find_section
-from milonga.objectives import Objective
+from milonga.objectives import ObjectiveSection
 from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
 
@@ -167,7 +167,7 @@ def config_page() -> Iterator[str]:
     yield from tables(Config, "")
     yield "## Objectives"
     yield "`policies.NAME.objective`: `preset` names one of `milonga list objectives`; these switches override it."
-    yield table(Objective, "policies.NAME.objective.")
+    yield table(ObjectiveSection, "policies.NAME.objective.")
     yield "## Options of the recipes"
     for name in RECIPES:
         options = RECIPES.get(name).Options

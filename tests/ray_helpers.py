@@ -55,11 +55,11 @@ def sections(root: Path) -> dict[str, PolicySection]:
 
 def ray_engine(root: Path, device: str = "cpu", **settings: Any) -> RayEngine:
     placement = PlacementSection(**{"cpus": 0.1, "heartbeat_s": 6.0, "policies": WORKERS, **settings})
-    return RayEngine(sections(root), placement, device=device, limit=16, threads=1)
+    return RayEngine(sections(root), placement, device=device, threads=1)
 
 
 def local_engine(root: Path, device: str = "cpu") -> LocalEngine:
-    return LocalEngine(sections(root), device=device, limit=16)
+    return LocalEngine(sections(root), device=device)
 
 
 @contextmanager

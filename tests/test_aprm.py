@@ -27,8 +27,8 @@ from milonga.objectives.losses import (
     Rows,
     bernoulli_entropy,
     bernoulli_kl,
+    compute_value_loss,
     extrapolate_gradient,
-    value_loss,
 )
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
@@ -163,10 +163,10 @@ def test_entropy_and_divergence_of_a_head_are_those_of_a_coin(logit: float, othe
 
 
 def test_a_regularised_head_by_hand() -> None:
-    objective = make_objective("value_bce", {"entropy_coef": 0.5, "kl_coef": 2.0})
+    loss = make_objective("value_bce", {"entropy_coef": 0.5, "kl_coef": 2.0}).loss
     values, targets, rows = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.0]), torch.tensor([0, 1])
-    over = Denominators(2, 2, 16)
-    total, sums = value_loss(objective, values, targets, rows, Rows(torch.tensor([1, 1])), over, torch.zeros(2))
+    over = Denominators(2, 2)
+    total, sums = compute_value_loss(loss, values, targets, rows, Rows(torch.tensor([1, 1])), over, torch.zeros(2))
     cross = (np.log(2) + np.log(1 + np.exp(2.0))) / 2
     p = 1 / (1 + np.exp(-2.0))
     entropy = [np.log(2), -p * np.log(p) - (1 - p) * np.log(1 - p)]
@@ -424,9 +424,9 @@ def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_sta
     rewrites = rollouts.of("corruptor")
     assert len(rewrites) and all(attack.right is False for attack in grade_attacks(one, rewrites))
     (alone,) = p.recipe.credit(one, rollouts)
-    assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
+    assert alone.policy == "verifier" and alone.loss.kl_coef == 0.05
     (warm,) = plan().recipe.credit(ctx(plan(), "warm up"), rollouts)
-    assert warm.objective.kl_coef == 0.0 and warm.objective.entropy_coef == 0.01
+    assert warm.loss.kl_coef == 0.0 and warm.loss.entropy_coef == 0.01
 
 
 def test_families_are_measured_apart() -> None:

@@ -21,7 +21,7 @@ import milonga as package
 from cases import TINY
 from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
 from helpers import PROPERTY, Command
-from milonga.api import plan_run
+from milonga.api import make_engine, plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
 from milonga.context import Context, RunContext
 from milonga.engine import Decoding, Engine, Ledger, Request
@@ -31,8 +31,8 @@ from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import LONGEST_ASKED, LONGEST_WAIT, compute_wait, parse_retry_after
 from milonga.engine.remote.engine import WithEndpoints
 from milonga.errors import ConfigError, UserError
-from milonga.objectives import OBJECTIVES
-from milonga.pair import Pair, make_engine
+from milonga.objectives import make_objective
+from milonga.pair import Pair
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.rollouts import read_rollouts
@@ -323,7 +323,7 @@ def test_what_the_environment_names_and_cannot_be_used_is_one_line(
 def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
     with serving(lambda body, number: said("yes")) as server:
         engine = behind(server)
-        train_batch = TrainBatch("judge", OBJECTIVES.get("cross_entropy"), Rollouts([]))
+        train_batch = TrainBatch("judge", make_objective("cross_entropy").loss, Rollouts([]))
         for work in (
             lambda: engine.score("judge", Rollouts([])),
             lambda: engine.values("judge", Rollouts([])),

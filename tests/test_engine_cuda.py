@@ -242,7 +242,7 @@ def test_before_a_policy_with_offload_learns_samplers_give_up_their_memory(tmp_p
     tokenizer("bytes").save_pretrained(tmp_path)
     asked = requests([*prompts(3, longest=8), *prompts(1, shortest=70, longest=70)])  # the last one needs a larger room
     for offload in (True, False):
-        engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu", limit=16)
+        engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu")
         for name in "pq":
             engine.samplers[name] = engine._make_cuda_sampler(engine.policy(name))
         made, other = (engine.samplers[name] for name in "pq")

@@ -170,7 +170,7 @@ def test_rows_without_trained_tokens_score_zero_and_cost_nothing(engine: LocalEn
 OBJECTIVES = {
     "grpo": {},
     "dapo": {"entropy_coef": 0.01},
-    "dr_grpo": {"kl_coef": 0.1},
+    "dr_grpo": {"kl_coef": 0.1, "length": 16},
     "rloo": {},
     "gspo": {"clip_low": 0.2, "clip_high": 0.2},
     "cispo": {},
@@ -243,7 +243,7 @@ def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine)
     prompt_only = [np.where(t.mask, 0.0, 1.0) for t in rows]
     for taught in (
         train_batch(rows, [0.0] * 8),
-        TrainBatch("p", make_objective("grpo"), rows, prompt_only),
+        TrainBatch("p", make_objective("grpo").loss, rows, prompt_only),
         train_batch(Rollouts([]), []),
     ):
         report = engine.learn(taught)
@@ -293,7 +293,7 @@ def test_a_single_step_is_on_policy(engine: LocalEngine) -> None:
 def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
     rows = sample_rollouts(engine)
-    taught = TrainBatch("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
+    taught = TrainBatch("p", make_objective("grpo").loss, rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
     update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
@@ -496,7 +496,7 @@ def test_a_resumed_run_notices_that_its_start_was_changed(root: Path, tmp_path: 
 
 
 def test_a_copy_takes_the_weights_and_starts_the_optimizer_anew(root: Path) -> None:
-    engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu", limit=16)
+    engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu")
     rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, MIXED))
     engine.copy("q", "p")

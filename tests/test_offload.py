@@ -90,7 +90,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def engine_of(root: Path, offload: bool, arch: str, names: str = "p", **options: Any) -> LocalEngine:
     made = section(model_folder(root, arch), lr=1e-3, offload=offload, **options)
-    return stirred(LocalEngine(dict.fromkeys(names, made), device="cpu", limit=16))
+    return stirred(LocalEngine(dict.fromkeys(names, made), device="cpu"))
 
 
 def taught(engine: LocalEngine, seed: int) -> TrainBatch:
@@ -99,7 +99,7 @@ def taught(engine: LocalEngine, seed: int) -> TrainBatch:
         return train_batch(rows, [1.0, -1.0] * 4, kl_coef=0.1)
     rows = sample_rollouts(LocalEngine({"p": section(engine.policy("p").section.model)}, device="cpu"), seed=seed)
     targets = [np.where(row.mask, value, np.nan) for row, value in zip(rows, [0.0, 1.0] * 4, strict=True)]
-    return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}).loss, rows, targets=targets)
 
 
 def run_policy(engine: LocalEngine, turns: int = 2) -> list[Any]:
@@ -172,7 +172,7 @@ def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) ->
     before, rows = engine.policy("p").get_state(), sample_rollouts(engine)
     kept = {key: tensor.clone() for key, tensor in before.items()}
     with guard:
-        wrong = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
+        wrong = TrainBatch("p", make_objective("grpo", {}).loss, rows, constant(rows, [float("inf"), -1.0] * 4))
         assert engine.learn(wrong).skipped
     after = engine.policy("p").get_state()
     assert all(torch.equal(kept[key], after[key]) for key in kept)

@@ -92,7 +92,7 @@ def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatc
     rows = mixed_rows()
     rng = np.random.default_rng(0)
     targets = [np.where(rng.random(len(t.ids)) < 0.4, 1.0, np.nan) for t in rows]
-    taught = TrainBatch("p", make_objective("value_bce"), rows, targets=targets)
+    taught = TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets)
     ours = gradients(engine, taught), engine.values("p", rows)
     unpacked(monkeypatch)
     assert gap(ours[0], gradients(engine, taught)) < 1e-5

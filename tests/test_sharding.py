@@ -49,18 +49,18 @@ def older() -> TrainBatch:
 
 def pairs(kind: str) -> TrainBatch:
     rows = mixed_rows(8)
-    return TrainBatch("p", make_objective(kind, {}), rows, labels=[1.0, 0.0] * 4, units=UNITS)
+    return TrainBatch("p", make_objective(kind, {}).loss, rows, labels=[1.0, 0.0] * 4, units=UNITS)
 
 
 def values() -> TrainBatch:
     rows = mixed_rows()
     targets = [np.where(t.mask, 0.5 + v / 4, np.nan) for t, v in zip(rows, VALUES, strict=True)]
-    return TrainBatch("p", make_objective("value_bce", {}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {}).loss, rows, targets=targets)
 
 
 def weighted() -> TrainBatch:
     rows = mixed_rows()
-    made = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, VALUES))
+    made = TrainBatch("p", make_objective("grpo", {}).loss, rows, constant(rows, VALUES))
     made.weights = [1.0, 0.0, 2.0, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0]
     return made
 

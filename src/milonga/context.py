@@ -20,7 +20,7 @@ from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, History, Request
 from milonga.errors import TooLongError
-from milonga.objectives import Objective
+from milonga.objectives import Estimator
 from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
@@ -412,12 +412,12 @@ class Context:
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 
-    def compute_kl_penalties(self, rollouts: Rollouts, objective: Objective) -> list[Floats] | None:
-        """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the objective has none."""
-        if not objective.kl_coef or objective.kl_in != "reward" or not rollouts:
+    def compute_kl_penalties(self, rollouts: Rollouts, estimator: Estimator) -> list[Floats] | None:
+        """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the estimator has none."""
+        if not estimator.kl_coef or not rollouts:
             return None
-        reference = self.compute_logprobs(rollouts[0].agent, rollouts, objective.kl_from)
-        return kl_penalties(rollouts, reference, objective.kl_coef)
+        reference = self.compute_logprobs(rollouts[0].agent, rollouts, estimator.kl_from)
+        return kl_penalties(rollouts, reference, estimator.kl_coef)
 
 
 def split_target(target: Problem | Rollout) -> tuple[Problem, Rollout | None]:

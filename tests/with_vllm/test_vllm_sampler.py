@@ -26,7 +26,7 @@ SMALL_CACHE = VllmSection(cpu_cache_gib=0.1)
 
 
 def engine_of(model: str = "embedded", vllm: VllmSection | None = SMALL_CACHE, names: str = "p", **options: Any) -> LocalEngine:
-    return LocalEngine({n: section(model, **options) for n in names}, device="cpu", rows=64, limit=16, vllm=vllm)
+    return LocalEngine({n: section(model, **options) for n in names}, device="cpu", rows=64, vllm=vllm)
 
 
 @pytest.fixture

@@ -77,7 +77,6 @@ class LocalEngine(Engine):
         policies: Mapping[str, PolicySection],
         device: str = "auto",
         rows: int = 512,
-        limit: int = 1024,
         vllm: VllmSection | None = None,
         history_gib: float = 0.0,
     ) -> None:
@@ -85,7 +84,6 @@ class LocalEngine(Engine):
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # kernels and streams are those of the current device
         self.rows = rows
-        self.limit = limit
         self.vllm = vllm
         """How vLLM is to sample; None: our own samplers do."""
         self.history_gib = history_gib
@@ -268,7 +266,7 @@ class LocalEngine(Engine):
         if chosen.section.offload:
             self._free_samplers()
         with explain_out_of_memory(train_batch.policy, "learning", advice):
-            return learner.learn(chosen, train_batch, self.limit, self.ledger)
+            return learner.learn(chosen, train_batch, self.ledger)
 
     def _free_samplers(self) -> None:
         """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""

@@ -1,4 +1,4 @@
-"""The learner: token-budget micro-batches, an objective, one optimizer step per minibatch.
+"""The learner: token-budget micro-batches, a loss, one optimizer step per minibatch.
 
 Invariants: the old policy is the one that sampled, for all epochs and minibatches of a train batch, so that clipping has an
 effect. For a stale train batch the old policy is the one that begins to learn, and a truncated importance weight on the
@@ -32,7 +32,7 @@ from milonga.engine.local.head import compute_chunked_logprobs, compute_full_log
 from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import WorkingWeights, make_working_weights
 from milonga.engine.local.policy import Policy
-from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
+from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, compute_loss, compute_value_loss, truncated_weights
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Parsed, Problem, Rollout, TrainBatch
@@ -176,22 +176,21 @@ class _Sums:
 class _Update:
     """One update: the learning of one train batch."""
 
-    def __init__(self, policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> None:
-        self.policy, self.train_batch, self.ledger, self.limit = policy, train_batch, ledger, limit
-        self.objective = train_batch.objective
+    def __init__(self, policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> None:
+        self.policy, self.train_batch, self.ledger = policy, train_batch, ledger
+        self.loss = train_batch.loss
         self.reference: list[Floats] | None = None
-        regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
-        if regularised and train_batch.targets is not None and self.objective.uses_value_head:
-            self.reference = score_values(policy, train_batch.rollouts, self.objective.kl_from, ledger)
-        elif self.objective.uses_log_ratio or (regularised and self.objective.kind == "policy_gradient"):
-            self.reference = score(policy, train_batch.rollouts, self.objective.kl_from, ledger)
+        if self.loss.kl_coef and train_batch.targets is not None and self.loss.uses_value_head:
+            self.reference = score_values(policy, train_batch.rollouts, self.loss.kl_from, ledger)
+        elif self.loss.uses_log_ratio or (self.loss.kl_coef and self.loss.kind == "policy_gradient"):
+            self.reference = score(policy, train_batch.rollouts, self.loss.kl_from, ledger)
         self.masks = [self._make_mask(row) for row in range(len(train_batch.rollouts))]
         self.now: list[Floats] | None = None
         """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if train_batch.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._score_starting_weights()
         self.ready: WorkingWeights | None = None
-        """WorkingWeights weights of the current optimizer step, for packed passes."""
+        """Working weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
@@ -199,9 +198,9 @@ class _Update:
     def _make_mask(self, row: int) -> NDArray[np.bool_]:
         """Mask of the tokens of a row that are in the loss, aligned with its ids."""
         rollout = self.train_batch.rollouts[row]
-        if self.objective.kind == "bradley_terry":
+        if self.loss.kind == "bradley_terry":
             return mask_last_token(rollout)
-        if self.objective.uses_value_head and self.train_batch.targets is not None:
+        if self.loss.uses_value_head and self.train_batch.targets is not None:
             return ~np.isnan(self.train_batch.targets[row])
         return mask_trained_tokens(rollout)
 
@@ -243,7 +242,7 @@ class _Update:
     def _take_step(self, rows: list[int], fresh: bool) -> bool:
         """Take one optimizer step; False if the loss or gradient was not finite."""
         pairs = len({self.train_batch.units[r] for r in rows}) if self.train_batch.units else 0
-        over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
+        over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), pairs)
         moving = [r for r in rows if self._has_gradient(r)]
         self.ready = make_working_weights(self.policy) if moving else None
         part = self._run_pass(self._select_own_rows(moving), over, fresh)
@@ -284,7 +283,7 @@ class _Update:
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
                 run_empty_pass(
-                    self.policy, compute_head_values if self.objective.uses_value_head else compute_token_logprobs
+                    self.policy, compute_head_values if self.loss.uses_value_head else compute_token_logprobs
                 ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
@@ -295,7 +294,7 @@ class _Update:
         if self.train_batch.weights is not None and self.train_batch.weights[row] == 0:
             return False
         mask = self.masks[row]
-        if self.objective.kind != "policy_gradient" or self.objective.is_regularised or self.train_batch.advantages is None:
+        if self.loss.kind != "policy_gradient" or self.loss.is_regularised or self.train_batch.advantages is None:
             return bool(mask.any())
         return self._has_advantage(row)
 
@@ -304,7 +303,7 @@ class _Update:
         return self.train_batch.advantages is not None and bool(np.any(self.train_batch.advantages[row][self.masks[row]]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
-        value, sums = (self._compute_value_loss if self.objective.uses_value_head else self._compute_token_loss)(
+        value, sums = (self._compute_value_loss if self.loss.uses_value_head else self._compute_token_loss)(
             batch, rows, over, fresh
         )
         value.backward()  # type: ignore[no-untyped-call]
@@ -335,9 +334,9 @@ class _Update:
             reference=self._flatten_rows(batch, self.reference, rows),
             factor=self._flatten_rows(batch, self.train_batch.factors, rows),
         )
-        value, sums = loss(self.objective, terms, over)
+        value, sums = compute_loss(self.loss, terms, over)
         sums |= aged | {"entropy": entropy.detach().sum()}
-        if fresh and self.objective.kind == "policy_gradient":
+        if fresh and self.loss.kind == "policy_gradient":
             sums |= {"drift": (logp.detach() - sampled).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
 
@@ -356,7 +355,7 @@ class _Update:
         found = self.policy.run_pass(compute_head_values, batch, self.ready)
         targets = self._flatten_rows(batch, self.train_batch.targets, rows)
         reference = self._flatten_rows(batch, self.reference, rows)
-        return value_loss(self.objective, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
+        return compute_value_loss(self.loss, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
 
     def _flatten_rows(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
         return None if arrays is None else batch.flatten_rows([arrays[r] for r in rows], self.policy.device)
@@ -368,7 +367,7 @@ class _Update:
             return None if values is None else self._to_tensor([values[r] for r in rows], np.float32)
 
         pairs = None
-        if self.objective.kind in PAIRED:
+        if self.loss.kind in PAIRED:
             pairs = self._to_tensor(self._find_pairs(rows), np.int64)
         return Rows(batch.lengths, column(self.train_batch.weights), column(self.train_batch.labels), pairs)
 
@@ -383,7 +382,7 @@ class _Update:
         for place, row in enumerate(rows):
             found.setdefault(units[row], []).append(place)
         if any(len(pair) != 2 for pair in found.values()):
-            raise ValueError(f"train batch for '{self.policy.name}': a unit of '{self.objective.kind}' is a pair of two rows")
+            raise ValueError(f"train batch for '{self.policy.name}': a unit of '{self.loss.kind}' is a pair of two rows")
         return [(a, b) if labels[rows[a]] > labels[rows[b]] else (b, a) for a, b in found.values()]
 
     def _learn_factor(self) -> float:
@@ -395,9 +394,9 @@ class _Update:
         report, sums, tokens = self.report, self.sums, int(self.sums.tokens)
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
-        if tokens and self.reference is not None and not self.objective.uses_log_ratio:
+        if tokens and self.reference is not None and not self.loss.uses_log_ratio:
             report.kl = float(sums.kl) / tokens
-        if tokens and not self.objective.uses_value_head:
+        if tokens and not self.loss.uses_value_head:
             report.entropy = float(sums.entropy) / tokens
             report.clip_fraction = float(sums.clipped) / tokens
         if sums.judged:
@@ -414,6 +413,6 @@ class _Update:
         return report
 
 
-def learn(policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> LearnReport:
-    """Learn from one train batch. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
-    return _Update(policy, train_batch, limit, ledger).run()
+def learn(policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> LearnReport:
+    """Learn from one train batch."""
+    return _Update(policy, train_batch, ledger).run()

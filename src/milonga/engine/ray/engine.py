@@ -55,13 +55,12 @@ class RayEngine(Engine):
         placement: PlacementSection,
         device: str = "auto",
         rows: int = 512,
-        limit: int = 1024,
         vllm: VllmSection | None = None,
         threads: int | None = None,
         staleness: int = 0,
     ) -> None:
         self.sections, self.placement, self.vllm = policies, placement, vllm
-        self.rows, self.limit, self.threads = rows, limit, threads
+        self.rows, self.threads = rows, threads
         self.staleness = staleness
         """Turns by which rollouts may be ahead of learning: samplers are then busy when weights are published."""
         self.ledger = Ledger()
@@ -88,7 +87,7 @@ class RayEngine(Engine):
         threads = self.threads or max(1, int(placement.cpus))
         sections = {name: self.sections[name] for name in policies}
         transfer = layout.choose_transfer(self.sections[policies[0]], placement) if alone else None
-        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, 0 < gpus < 1, transfer)
+        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.vllm, threads, 0 < gpus < 1, transfer)
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:

@@ -84,7 +84,7 @@ class Mars(Recipe):
         if self.options.train != "both" and self.shared:
             raise ConfigError(f"options.train = '{self.options.train}' leaves the other as it was, but both share one model")
         for agent, objective in self.objectives.items():
-            if objective.advantage != "zscore":
+            if objective.estimator.advantage != "zscore":
                 raise ConfigError(
                     f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
@@ -154,8 +154,8 @@ class Mars(Recipe):
         return self.train_batch(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
     def subtract_kl(self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats) -> Floats:
-        """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
-        costs = ctx.compute_kl_penalties(rows, self.objectives[agent])
+        """Subtract the summed KL penalty from the rewards, for estimators with a KL in the reward."""
+        costs = ctx.compute_kl_penalties(rows, self.objectives[agent].estimator)
         return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
 
     def measure(self, ctx: Context) -> dict[str, float | None]:

@@ -137,14 +137,14 @@ class Marti(Recipe):
 
     def credit_agent(self, ctx: Context, said: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
-        o, agent, objective = self.options, said.agent, self.objectives[said.agent]
+        o, agent, estimator = self.options, said.agent, self.objectives[said.agent].estimator
         groups = said.rows.target_ids if said.about is not None and o.verifier_group == "solution" else said.rows.problem_ids
         rewards = [self.compute_turn_reward(said, turn) for turn in range(len(said.local))]
         if o.filter:
             raw = zip(rewards, said.local, strict=True)
             rewards = [np.where(has_both_outcomes(local, groups), reward, np.nan) for reward, local in raw]
-        penalties = ctx.compute_kl_penalties(said.rows, objective)
-        credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
+        penalties = ctx.compute_kl_penalties(said.rows, estimator)
+        credit = turn_advantages(rewards, said.rows, groups, estimator, penalties)
         weights = None if said.about is None else compute_class_weights(said.about)
         notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
         source = "answers" if o.labels == "truth" else "agreement"

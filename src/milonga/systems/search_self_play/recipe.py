@@ -110,7 +110,7 @@ class SearchSelfPlay(Recipe):
                 "options.baseline = 'group' compares questions for the same answer; set options.proposals=2 or more"
             )
         for agent in ("proposer", "generator"):
-            if self.objectives[agent].dynamic_sampling:
+            if self.objectives[agent].filter.dynamic_sampling:
                 switch = f"policies.{self.policies[agent]}.objective.dynamic_sampling"
                 raise ConfigError(f"'{self.name}' lets its proposer make the questions; set {switch}=false")
         self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique)
@@ -169,9 +169,9 @@ class SearchSelfPlay(Recipe):
 
     def credit_proposer(self, ctx: Context, proposals: Rollouts, rates: Rates, notes: dict[str, float]) -> TrainBatch:
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
-        o, objective = self.options, self.objectives["proposer"]
+        o, estimator = self.options, self.objectives["proposer"].estimator
         paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
-        costs = ctx.compute_kl_penalties(proposals, objective)
+        costs = ctx.compute_kl_penalties(proposals, estimator)
         rewards: Floats = np.array(paid) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)

@@ -93,7 +93,7 @@ class Tango(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
         if ctx.learner == "generator":
-            solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+            solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
             return Rollouts([*solutions, *ctx.ask("verifier", solutions)])
         solutions = ctx.ask("generator", ctx.problems())
         return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.rollouts)])
@@ -111,11 +111,11 @@ class Tango(Recipe):
 
         `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
-        objective = self.objectives["generator"]
-        paid, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
-        outcome = outcome_advantages(paid, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
+        estimator, groups = self.objectives["generator"].estimator, solutions.problem_ids
+        paid = shape_rewards(right, ctx, solutions, self.objectives["generator"].filter)
+        outcome = outcome_advantages(paid, solutions, groups, estimator, ctx.compute_kl_penalties(solutions, estimator))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
-        process = steps.advantages(verdicts, solutions, groups, objective)
+        process = steps.advantages(verdicts, solutions, groups, estimator)
         keep = ~np.isnan(paid)
         if self.options.mask_step_if_flat:
             keep &= has_both_outcomes(right, groups)
@@ -142,17 +142,17 @@ class Tango(Recipe):
         `labels` maps a solution's id to whether its answer counts as correct; `more` is an extra reward of each check, shape
         (checks,).
         """
-        objective = self.objectives["verifier"]
+        estimator = self.objectives["verifier"].estimator
         correct = np.array([labels[t.target.id] for t in checks])
         rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
         rewards = rewards if more is None else rewards + more
         notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
-        penalties = ctx.compute_kl_penalties(checks, objective)
+        penalties = ctx.compute_kl_penalties(checks, estimator)
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
-        grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
-        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, objective.advantage if grouped else "zscore"))
+        grouped = estimator.advantage in ("zscore", "centre", "leave_one_out")
+        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, estimator.advantage if grouped else "zscore"))
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
             balance.update(np.array([labels[t.id] for t in checks.targets]))

@@ -73,17 +73,17 @@ class Ttrl(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample all voters. With dynamic sampling (DAPO), keep problems whose rewards by the label differ, whatever the truth
         is."""
-        objective = self.objectives["generator"]
+        rules = self.objectives["generator"].filter
         if self.options.examples is not None:
             return ctx.ask("generator", self.copy_examples(ctx), self.votes)
-        if not objective.dynamic_sampling:
+        if not rules.dynamic_sampling:
             return ctx.ask("generator", ctx.problems(), self.votes)
 
         def divided(solutions: Rollouts) -> Rollouts:
             keep = has_both_outcomes(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
             return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
-        return sample_useful_groups(ctx, "generator", divided, objective.max_tries, self.votes)
+        return sample_useful_groups(ctx, "generator", divided, rules.max_tries, self.votes)
 
     def copy_examples(self, ctx: Context) -> list[Problem]:
         """Copy the few problems until the turn is full. Each copy has an id, and so a baseline, of its own."""
@@ -113,10 +113,9 @@ class Ttrl(Recipe):
         found = dict(zip((rollout.id for rollout in rollouts), rewards, strict=True))
         trained = keep_first_samples(rollouts, self.rollouts)
         own = np.array([found[rollout.id] for rollout in trained])
-        paid = shape_rewards(own, ctx, trained, objective)
-        advantages = outcome_advantages(
-            paid, trained, trained.problem_ids, objective, ctx.compute_kl_penalties(trained, objective)
-        )
+        paid = shape_rewards(own, ctx, trained, objective.filter)
+        penalties = ctx.compute_kl_penalties(trained, objective.estimator)
+        advantages = outcome_advantages(paid, trained, trained.problem_ids, objective.estimator, penalties)
         notes = {
             "reward": mean(own) or 0.0,
             "majority_share": mean([v.share for v in votes]) or 0.0,
