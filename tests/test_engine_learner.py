@@ -254,7 +254,7 @@ def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine)
 def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean, broken = (engine_of(model_folder(root), micro_tokens=60) for _ in range(2))
     taught = train_batch(sample_rollouts(clean), MIXED)
-    real, calls = learner.loss, []
+    real, calls = learner.compute_loss, []
 
     def fails(*args: Any) -> Any:
         calls.append(1)
@@ -263,7 +263,7 @@ def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(learner, "loss", fails)
+        patch.setattr(learner, "compute_loss", fails)
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.learn(taught)
     for engine in (clean, broken):
@@ -294,7 +294,7 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
     rows = sample_rollouts(engine)
     taught = TrainBatch("p", make_objective("grpo").loss, rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
-    update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
+    update = learner._Update(engine.policy("p"), taught, engine.ledger)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
     assert all((row ^ 1) in part for part in first for row in part)
@@ -337,7 +337,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: Loc
 def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
     rows = sample_rollouts(engine)
-    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), 16, engine.ledger)
+    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), engine.ledger)
     bad = update._split_minibatches(0)[1][0]
     report = engine.learn(train_batch(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
     assert report.steps == 1 and report.skipped is not None and "after 1 steps" in report.skipped

@@ -33,7 +33,7 @@ def ctx(turn: int = 1, learner: str = "generator", seed: int = 0, **settings: An
 
 
 def spelt(ids: np.ndarray) -> str:
-    text: str = engine().policy("generator").codec.text(ids.tolist())
+    text: str = engine().policy("generator").codec.decode_ids(ids.tolist())
     return text
 
 
@@ -167,7 +167,7 @@ def test_solutions_are_compared_among_those_of_the_same_problem() -> None:
     (train_batch,) = recipe.credit(one, solutions)
     advantages = scalar(train_batch.advantages, solutions)
     assert np.abs(advantages).max() > 0
-    for problem in set(solutions.problems):
+    for problem in set(solutions.problem_ids):
         assert advantages[[p == problem for p in solutions.problems]].sum() == pytest.approx(0.0, abs=1e-9)
 
 

@@ -99,7 +99,7 @@ def ctx(p: Any, phase: str = "", binding: str = "own", **sampling: Any) -> Conte
 
 def spoken(rollout: Rollout, segment: int) -> str:
     span = rollout.segments[segment]
-    text: str = engine().policy("generator").codec.text(rollout.ids[span.start : span.end].tolist())
+    text: str = engine().policy("generator").codec.decode_ids(rollout.ids[span.start : span.end].tolist())
     return text.removeprefix("<eos>")
 
 

@@ -223,7 +223,7 @@ def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone
         assert told.producer == "reader" and not told.trained and talk.segments[-1].trained
         mine = [note for note in notes if map_turns_to_ends(talks)[get_asker(note).id] is talk]
         assert len(mine) == 2
-        said = engine().policy("generator").codec.text(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
+        said = engine().policy("generator").codec.decode_ids(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
         assert (
             said
             == f">{join_threads([line for note in mine for line in note.parsed.value.lines], extract_question(talk.problem.text))}\n"

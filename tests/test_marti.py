@@ -138,7 +138,7 @@ def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
     assert (len(solutions), len(critiques), len(refined)) == (16, 32, 32)
     assert critiques.target_ids == [s.id for s in solutions for _ in range(2)]
     assert [rollout.target.targets for rollout in refined] == [(c.target, c) for c in critiques]
-    text = engine("chain").policy("refiner").codec.text(refined[0].ids[: refined[0].segments[0].end].tolist())
+    text = engine("chain").policy("refiner").codec.decode_ids(refined[0].ids[: refined[0].segments[0].end].tolist())
     problem, critique = refined[0].problem.text, critiques[0]
     assert text == f">{problem}\n{critique.target.text}\n{critique.text}\n>{problem}\n"
 

@@ -66,7 +66,7 @@ def weights() -> list[torch.Tensor]:
 
 
 def text_of(ids: np.ndarray) -> str:
-    return str(engine().policy("generator").codec.text([int(i) for i in ids]))
+    return str(engine().policy("generator").codec.decode_ids([int(i) for i in ids]))
 
 
 # The roles.

@@ -117,7 +117,7 @@ def test_the_words_between_the_turns_tell_nothing_about_the_first() -> None:
     words = {}
     for talk in talks:
         between = talk.segments[2]
-        text = engine().policy("generator").codec.text(talk.ids[between.start : between.end].tolist())
+        text = engine().policy("generator").codec.decode_ids(talk.ids[between.start : between.end].tolist())
         words.setdefault(talk.problem.id, set()).add(text.removeprefix("<eos>"))
     assert all(len(texts) == 1 for texts in words.values())
 

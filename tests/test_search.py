@@ -260,7 +260,7 @@ def ctx(**settings: Any) -> Context:
 
 def spelt(rollout: Rollout) -> list[tuple[str, str]]:
     codec = engine().policy("generator").codec
-    return [(s.producer, codec.text(rollout.ids[s.start : s.end].tolist())) for s in rollout.segments]
+    return [(s.producer, codec.decode_ids(rollout.ids[s.start : s.end].tolist())) for s in rollout.segments]
 
 
 def test_calls_are_answered_in_the_conversation_and_only_own_turns_are_trained() -> None:

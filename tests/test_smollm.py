@@ -260,7 +260,7 @@ def test_a_question_is_answered_in_a_run(real: None) -> None:
     engine = make_engine(plan)
     questions = ["What is the capital of France?", "Which planet do we live on?"]
     context = [engine.encode("generator", (Part(question),)) for question in questions]
-    assert engine.policy("generator").codec.text(context[0]).startswith("<|im_start|>system\n")
+    assert engine.policy("generator").codec.decode_ids(context[0]).startswith("<|im_start|>system\n")
     done = engine.sample("generator", [Request(ids, key) for key, ids in enumerate(context)], Decoding(24, 1.0, (), True))
     assert "Paris" in done[0].text and "Earth" in done[1].text
     assert done[0].finish == "eos" and done[0].ids[-1] == 2

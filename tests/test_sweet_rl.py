@@ -155,7 +155,7 @@ def test_the_critic_reads_the_whole_problem_in_front_of_the_very_tokens() -> Non
         rows = encode_for_critic(one, talks, sees)
         for talk in talks:
             row = rows[talk.id]
-            assert (talk.problem.data["whole"] in codec.text(row.ids[: row.segments[0].end].tolist())) == sees
+            assert (talk.problem.data["whole"] in codec.decode_ids(row.ids[: row.segments[0].end].tolist())) == sees
             said = [talk.ids[start:end].tolist() for start, end in talk.turn_spans]
             assert [row.ids[start:end].tolist() for start, end in row.turn_spans] == said
             assert (
@@ -280,7 +280,7 @@ def test_the_actor_never_reads_the_whole_problem() -> None:
         asked = list(list_asked_parts(row.earlier_conversation)) if row.earlier_conversation is not None else []
         left = [part for part in row.problem.data["hidden"] if part not in asked]
         if left:
-            assert row.problem.data["whole"] not in codec.text(row.ids[:start].tolist())
+            assert row.problem.data["whole"] not in codec.decode_ids(row.ids[:start].tolist())
             by_text[row.id] = row
     assert by_text
     assert all(kept.question != kept.winner.text and "?" in kept.question for kept in one.preferences.kept if kept.turn == 0)

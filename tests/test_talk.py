@@ -55,7 +55,7 @@ def three_turns(one: Context, **more: Any) -> tuple[Rollouts, Rollouts, Rollouts
 
 def parts_of(rollout: Rollout) -> list[str]:
     codec = engine().policy("generator").codec
-    return [codec.text(rollout.ids[s.start : s.end].tolist()) for s in rollout.segments]
+    return [codec.decode_ids(rollout.ids[s.start : s.end].tolist()) for s in rollout.segments]
 
 
 # Ids.
