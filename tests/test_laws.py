@@ -168,7 +168,7 @@ def test_solutions_are_compared_among_those_of_the_same_problem() -> None:
     advantages = scalar(train_batch.advantages, solutions)
     assert np.abs(advantages).max() > 0
     for problem in set(solutions.problem_ids):
-        assert advantages[[p == problem for p in solutions.problems]].sum() == pytest.approx(0.0, abs=1e-9)
+        assert advantages[[p == problem for p in solutions.problem_ids]].sum() == pytest.approx(0.0, abs=1e-9)
 
 
 def test_an_unreadable_verdict_is_counted_and_earns_nothing() -> None:

@@ -30,7 +30,7 @@ MOMENTS = {
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
     "a row": ("milonga.runfolder.files", "JsonLines.append"),
-    "rollouts": ("milonga.runfolder.folder", "write_traces"),
+    "rollouts": ("milonga.runfolder.folder", "write_rollouts"),
     "a file of a checkpoint": ("milonga.engine.local.engine", "save_file"),
     "the marker": ("milonga.runfolder.checkpoints", "write_atomically"),
     "the name of a checkpoint": ("pathlib", "Path.rename"),
