@@ -45,7 +45,7 @@ def handed(way: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     transfer = "ipc" if way == "ipc" else "store"
     placement = PlacementSection(samplers=1, cpus=0.5, transfer=transfer, **share)
     began = time.perf_counter()
-    engine = RayEngine({"p": PolicySection(model=str(folder))}, placement, args.device, rows=32, limit=16, vllm=vllm)
+    engine = RayEngine({"p": PolicySection(model=str(folder))}, placement, args.device, rows=32, vllm=vllm)
     asked = [Request(np.arange(5, 25), key) for key in range(32)]
     try:
         engine.sample("p", asked, Decoding(8))

@@ -29,7 +29,7 @@ from milonga.config import LoraSection, PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.learner import make_micro_batches
 from milonga.engine.local.models import resolve_model_path
-from milonga.engine.local.packed import working
+from milonga.engine.local.packed import make_working_weights
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
@@ -41,7 +41,7 @@ PROMPT = 64
 GROUPS: dict[str, tuple[str, ...]] = {
     "attention": ("flash", "fmha", "attention"),
     "matmul": ("gemm", "nvjet", "cutlass", "cublas", "xmma", "splitk", "addmm", "aten::mm"),
-    "optimiser": ("adam", "multi_tensor", "lpnorm", "foreach"),
+    "optimizer": ("adam", "multi_tensor", "lpnorm", "foreach"),
     "head": ("softmax", "scatter", "gather"),
     "copies": ("memcpy", "memset", "copy", "catarray"),
 }
@@ -82,7 +82,7 @@ def make_train_batch(engine: LocalEngine, tokens: int, vocabulary: int, longest:
     for rollout, logprobs in zip(rollouts, engine.score("g", rollouts), strict=True):
         rollout.logprobs = logprobs
     advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * rollout.mask for rollout in rollouts]
-    return TrainBatch("g", make_objective("grpo"), rollouts, advantages=advantages)
+    return TrainBatch("g", make_objective("grpo").loss, rollouts, advantages=advantages)
 
 
 def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
@@ -98,7 +98,11 @@ def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
 
 def real_share(policy: Policy, train_batch: TrainBatch) -> float:
     """Real tokens among those that are computed."""
-    cut = [batch for batch in make_micro_batches(policy, train_batch.rollouts, None, working(policy)) if batch is not None]
+    cut = [
+        batch
+        for batch in make_micro_batches(policy, train_batch.rollouts, None, make_working_weights(policy))
+        if batch is not None
+    ]
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 

@@ -1,4 +1,4 @@
-"""One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimiser.
+"""One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimizer.
 
 Same tiny model, the same 256 completions of 64 tokens with no early end, random non-zero advantages, equal trained tokens, same
 dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is
@@ -32,7 +32,7 @@ from milonga.config import PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.learner import compute_token_logprobs, make_micro_batches
 from milonga.engine.local.models import resolve_model_path
-from milonga.engine.local.packed import working
+from milonga.engine.local.packed import make_working_weights
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, Solution, TrainBatch
 from shapes import has_trl, keep, parse
@@ -74,7 +74,7 @@ class Milonga:
 
     def __init__(self, folder: Path, size: Size) -> None:
         section = PolicySection(model=str(folder), lr=LEARNING_RATE)
-        self.engine = LocalEngine({"generator": section}, device="cpu", limit=size.completion)
+        self.engine = LocalEngine({"generator": section}, device="cpu")
         ids, advantages = make_rows(size)
         problem, parsed = Problem("p", "", ""), Parsed(Solution((), (), None), 1.0)
         segments = (Segment("prompt", 0, size.prompt), Segment("g", size.prompt, ids.shape[1], "generator", 0, trained=True))
@@ -84,7 +84,7 @@ class Milonga:
         for rollout, logprobs in zip(rollouts, self.engine.score("generator", rollouts), strict=True):
             rollout.logprobs = logprobs
         per_token = [a * t.mask for a, t in zip(advantages, rollouts, strict=True)]
-        self.train_batch = TrainBatch("generator", make_objective("grpo"), rollouts, advantages=per_token)
+        self.train_batch = TrainBatch("generator", make_objective("grpo").loss, rollouts, advantages=per_token)
 
     def step(self) -> float:
         report = self.engine.learn(self.train_batch)
@@ -95,18 +95,18 @@ class Milonga:
         """The floor: one forward and one backward over the same tokens, and nothing else."""
         policy = self.engine.policy("generator")
         total = 0.0
-        ready = working(policy)
+        ready = make_working_weights(policy)
         for batch in make_micro_batches(policy, self.train_batch.rollouts, None, ready):
             assert batch is not None  # an empty micro-batch only keeps workers of a group in step
             logp, _ = compute_token_logprobs(policy, batch, ready)
             logp.sum().backward()
             total += float(logp.detach().sum())
-        policy.optimiser.zero_grad(set_to_none=True)
+        policy.optimizer.zero_grad(set_to_none=True)
         return total
 
 
 class Trl:
-    """TRL's GRPOTrainer on prepared completions: its training step, then clipping and the optimiser as its loop does."""
+    """TRL's GRPOTrainer on prepared completions: its training step, then clipping and the optimizer as its loop does."""
 
     def __init__(self, folder: Path, scratch: Path, size: Size) -> None:
         from datasets import Dataset

@@ -109,7 +109,7 @@ def tossed(train_batch: TrainBatch) -> TrainBatch:
 
 
 class Trl:
-    """GRPOTrainer, one optimiser step for each generation; its rows are learned in micro-batches that fit."""
+    """GRPOTrainer, one optimizer step for each generation; its rows are learned in micro-batches that fit."""
 
     def __init__(self, args: argparse.Namespace, prompts: list[str], scratch: Path) -> None:
         from datasets import Dataset
@@ -140,7 +140,7 @@ class Trl:
         )
 
     def steps(self, device: str) -> list[float]:
-        """Seconds of each optimiser step with its generation, from the trainer's own loop; the first warms up."""
+        """Seconds of each optimizer step with its generation, from the trainer's own loop; the first warms up."""
         from transformers import TrainerCallback
 
         moments: list[float] = []

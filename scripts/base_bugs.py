@@ -87,7 +87,7 @@ def main() -> None:
     from milonga.engine import Decoding, Request
     from milonga.engine.local import LocalEngine
 
-    engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 100)
+    engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512)
     task = Bugs()
     problems = [task.problem("dev", n) for n in range(args.count)]
     ways = [keyed_rng("way", n).choice(["history", "removal"]) for n in range(args.count)]

@@ -202,7 +202,7 @@ def main() -> None:
     from milonga.engine import Decoding, Request
     from milonga.engine.local import LocalEngine
 
-    engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 200)
+    engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512)
     for role, (teacher, _) in ROLES.items():
         items = [teacher("dev", n, keyed_rng("measure", role, n)) for n in range(args.count)]
         contexts = engine.encode_all("p", [item.prompt for item in items])

@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="problems for each figure")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    from milonga.api import make_engine
     from milonga.context import Context, RunContext
-    from milonga.pair import make_engine
     from milonga.resolve import resolve
     from milonga.systems.search_self_play.proposals import verify_by_model
     from milonga.systems.search_self_play.recipe import SearchSelfPlay

@@ -93,7 +93,7 @@ def folder(root: Path, arch: str, layers: int) -> str:
 
 
 def engine(model: str, device: str, rows: int = 512, **options: Any) -> LocalEngine:
-    made = LocalEngine({"p": section(model, **options)}, device=device, rows=rows, limit=16)
+    made = LocalEngine({"p": section(model, **options)}, device=device, rows=rows)
     for name, parameter in zip(made.policy("p").names, made.policy("p").parameters, strict=True):
         if "lora_B" in name:  # an adapter that changes something, the same on every device
             values = np.random.default_rng(len(name)).normal(0, 0.05, tuple(parameter.shape))
@@ -165,7 +165,7 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request], sizes
             worst = {what: max(worst[what], one[what]) for what in worst}
             turn = following(last, done, n)
         found[name] = worst
-        held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
+        held = len(there.samplers["p"].kept.rows)  # type: ignore[union-attr]
         found[f"{name}, histories held"] = required(held >= talks if gib == 1 else 0 < held <= sizes.rows, held)
         some = min(16, talks)
         branches = [*following(last[:some], done[:some], 7), *following(last[:some], done[:some], 8)]
@@ -237,7 +237,7 @@ def turned(model: str, device: str, offload: bool, turns: int) -> dict[str, Any]
     gpu = device == "cuda"
     before, learning = torch.cuda.memory_allocated() if gpu else 0, 0.0
     options: dict[str, Any] = {"dtype": "float32", "ema": 0.9, "lr": 1e-4, "offload": offload}
-    made = LocalEngine({name: section(model, **options) for name in "pq"}, device=device, rows=32, limit=32)
+    made = LocalEngine({name: section(model, **options) for name in "pq"}, device=device, rows=32)
     asked = requests(prompts(16, seed=3, longest=40))
     for _ in range(turns):
         if gpu:

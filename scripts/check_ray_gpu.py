@@ -95,14 +95,14 @@ def sharded_alone(root: Path, device: str) -> Found:
     found = {}
     for policy in ("one", "lora_one"):
         alone = {policy: sections(root)[policy]}
-        whole, cut = LocalEngine(alone, device, limit=16), LocalEngine(alone, "cpu", limit=16)
+        whole, cut = LocalEngine(alone, device), LocalEngine(alone, "cpu")
         sharding.shard(cut.policy(policy), mesh, dist.new_group(backend="gloo"))
         for engine in (whole, cut):
             engine.learn(taught(policy))
         file = root / f"{policy}.safetensors"
         sharding.save(cut.policy(policy), file)
         kept = {key: tensor.to(device) for key, tensor in state(root, policy).items()}
-        names = [key for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
+        names = [key for key in sorted(kept) if key.startswith("optimizer:exp_avg/")]
         expected = whole.policy(policy).get_state()
         found[f"{policy}: gradients"] = gap([kept[n] for n in names], [expected[n].to(device) for n in names])
         scored = cut.score(policy, rows())

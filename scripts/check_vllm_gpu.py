@@ -121,7 +121,7 @@ def in_turns(model: str, dtype: str, case: dict[str, Any], tiny: bool = False) -
         for name, lora in zip(names, adapted, strict=True)
     }
     vllm = None if tiny else VllmSection(gpu_memory_utilization=SHARE, sleep=case.get("sleep", False))
-    engine = stirred(LocalEngine(sections, device="cpu" if tiny else "cuda", rows=ROWS, limit=TOKENS, vllm=vllm), 0.02)
+    engine = stirred(LocalEngine(sections, device="cpu" if tiny else "cuda", rows=ROWS, vllm=vllm), 0.02)
     found: dict[str, Any] = {"before": used(), "gaps": [], "sleep": []}
     for name in () if tiny else names:
         watch(engine, name, found["sleep"])
@@ -150,7 +150,7 @@ def by_ipc(model: str, dtype: str) -> dict[str, Any]:
     placement = PlacementSection(samplers=1, gpus=0.5, cpus=1, transfer="ipc")
     vllm = VllmSection(gpu_memory_utilization=SHARE)
     sections = {"p": section(model, dtype=dtype, lr=1e-4)}
-    engine = RayEngine(sections, placement, device="cuda", rows=ROWS, limit=TOKENS, vllm=vllm)
+    engine = RayEngine(sections, placement, device="cuda", rows=ROWS, vllm=vllm)
     found: dict[str, Any] = {"gaps": [], "sleep": [], "dtypes": {"p": engine.facts["p"].dtype}}
     try:
         for turn in range(TURNS):

@@ -154,13 +154,13 @@ def train(args: argparse.Namespace) -> LlamaForCausalLM:
         start = LlamaForCausalLM.from_pretrained(args.warm, dtype=torch.float32)
         model.load_state_dict(start.state_dict())
     model.to(args.device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.time()
     with ProcessPoolExecutor(args.workers) as pool:
         jobs = ((args.base, args.seed, step, args.rows) for step in range(args.stop + 1))
         for step, rows in enumerate(pool.map(examples, jobs, chunksize=4)):
             warm, left = min(1.0, (step + 1) / 100), (args.steps - step) / args.steps
-            for group in optimiser.param_groups:
+            for group in optimizer.param_groups:
                 group["lr"] = args.lr * warm * (0.05 + 0.95 * 0.5 * (1 - math.cos(math.pi * left)))
             parts = batch(rows, args.device, args.rows // args.buckets)
             count = sum(int((targets >= 0).sum()) for _, targets in parts)
@@ -173,8 +173,8 @@ def train(args: argparse.Namespace) -> LlamaForCausalLM:
                 (loss / count).backward()
                 total += float(loss.detach())
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             if step % 50 == 0 or step == args.stop:
                 print(f"step {step:5d}  loss {total / count:.4f}  {time.time() - began:6.0f} s", flush=True)
             if step % 100 == 99 or step == args.stop:  # what is interrupted leaves something

@@ -27,7 +27,7 @@ import milonga
 from milonga.cli.app import app
 from milonga.cli.help import parse_examples
 from milonga.config import Config, find_section
-from milonga.objectives import Objective
+from milonga.objectives import ObjectiveSection
 from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
 
@@ -181,7 +181,7 @@ def render_config() -> Iterator[str]:
     yield from render_tables(Config, "")
     yield "## Objectives"
     yield "`policies.NAME.objective`: `preset` names one of `milonga list objectives`; these switches override it."
-    yield render_table(Objective, "policies.NAME.objective.")
+    yield render_table(ObjectiveSection, "policies.NAME.objective.")
     yield "## Options of the recipes"
     for name in RECIPES:
         options = RECIPES.get(name).Options

@@ -418,8 +418,8 @@ CASES: dict[str, Case] = {
         {"generator", "critic"},
         0.12,
     ),
-    # A model for each agent, and ways of three hops, which few of the proposer's questions have. On seeds 4 and 5 the gains were
-    # 0.14 and 0.19; the controls lost 0.09 and 0.03.
+    # A model for each agent, and ways of three hops, which few of the proposer's questions have. On seeds 4 and 5 the gains
+    # were 0.14 and 0.19; the controls lost 0.09 and 0.03.
     "search_self_play": Case(
         QUICK
         | {

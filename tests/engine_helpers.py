@@ -27,7 +27,7 @@ from transformers import (
 from milonga.config import LoraSection, PolicySection
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
-from milonga.objectives import Objective, make_objective
+from milonga.objectives import make_objective
 from milonga.types import Floats, Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
 
 torch.set_num_threads(1)
@@ -174,7 +174,7 @@ def section(model: str, lora: dict[str, Any] | None = None, **options: Any) -> P
 
 def engine_of(model: str, rows: int = 512, **options: Any) -> LocalEngine:
     """One policy, `p`, on the CPU."""
-    return LocalEngine({"p": section(model, **options)}, device="cpu", rows=rows, limit=16)
+    return LocalEngine({"p": section(model, **options)}, device="cpu", rows=rows)
 
 
 def prompts(count: int, seed: int = 0, shortest: int = 3, longest: int = 14, vocab: int = 300) -> list[np.ndarray]:
@@ -225,8 +225,8 @@ def constant(rollouts: Rollouts, values: Sequence[float]) -> list[Floats]:
 
 
 def train_batch(rollouts: Rollouts, values: Sequence[float] | None = None, preset: str = "grpo", **switches: Any) -> TrainBatch:
-    objective: Objective = make_objective(preset, switches)
-    return TrainBatch("p", objective, rollouts, None if values is None else constant(rollouts, values))
+    loss = make_objective(preset, switches).loss
+    return TrainBatch("p", loss, rollouts, None if values is None else constant(rollouts, values))
 
 
 def weights(engine: LocalEngine, policy: str = "p") -> list[torch.Tensor]:
@@ -258,16 +258,16 @@ def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     """What a step would be taken with; the step itself is not taken."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)
-    step = policy.optimiser.step
+    step = policy.optimizer.step
 
     def keep() -> None:
         found.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters)
 
     try:
-        policy.optimiser.step = keep  # type: ignore
+        policy.optimizer.step = keep  # type: ignore
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 

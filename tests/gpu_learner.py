@@ -54,13 +54,13 @@ def taught() -> TrainBatch:
 
 def found(model: str, device: str, packs: bool, **options: Any) -> list[torch.Tensor]:
     """Gradients of one step, on the CPU."""
-    engine = stirred(LocalEngine({"p": section(model, grad_clip=1e9, **options)}, device=device, limit=256), 0.03)
-    learner.working = packed.working if packs else lambda policy: None
+    engine = stirred(LocalEngine({"p": section(model, grad_clip=1e9, **options)}, device=device), 0.03)
+    learner.make_working_weights = packed.make_working_weights if packs else lambda policy: None
     assert explain_misfit(engine.policy("p")) is None
     try:
         return [gradient.cpu() for gradient in gradients(engine, taught())]
     finally:
-        learner.working = packed.working
+        learner.make_working_weights = packed.make_working_weights
 
 
 def check(name: str, root: Path, device: str, lora: dict[str, Any] | None) -> bool:

@@ -68,7 +68,7 @@ class Learned:
     steps: list[list[Tensor]]
     """The gradients of each step."""
     moments: list[Tensor]
-    """The optimiser's means of them, after the last."""
+    """The optimizer's means of them, after the last."""
 
 
 @dataclass
@@ -118,17 +118,17 @@ def learned(engine: LocalEngine, taught: TrainBatch, tag: str, name: str, seed: 
     policy = widened(engine, name).policy(name)
     if seed is not None:
         change(engine, math.sqrt(longest_sum(engine, taught, name)) * UNIT, seed, name)
-    step, steps = policy.optimiser.step, list[list[Tensor]]()
+    step, steps = policy.optimizer.step, list[list[Tensor]]()
 
     def watched() -> None:
         steps.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters])
         step()
 
-    policy.optimiser.step = watched  # type: ignore
+    policy.optimizer.step = watched  # type: ignore
     with Wide():
         scores = (engine.score if policy.head is None else engine.values)(name, taught.rollouts, tag)
         engine.learn(taught)
-    moments = [state["exp_avg"] for p in policy.parameters if (state := policy.optimiser.state.get(p))]
+    moments = [state["exp_avg"] for p in policy.parameters if (state := policy.optimizer.state.get(p))]
     assert all(tensor.dtype == torch.float64 for tensor in (*moments, *steps[0]))
     return Learned(scores, steps, moments)
 

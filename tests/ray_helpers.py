@@ -55,11 +55,11 @@ def sections(root: Path) -> dict[str, PolicySection]:
 
 def ray_engine(root: Path, device: str = "cpu", **settings: Any) -> RayEngine:
     placement = PlacementSection(**{"cpus": 0.1, "heartbeat_s": 6.0, "policies": WORKERS, **settings})
-    return RayEngine(sections(root), placement, device=device, limit=16, threads=1)
+    return RayEngine(sections(root), placement, device=device, threads=1)
 
 
 def local_engine(root: Path, device: str = "cpu") -> LocalEngine:
-    return LocalEngine(sections(root), device=device, limit=16)
+    return LocalEngine(sections(root), device=device)
 
 
 @contextmanager
@@ -83,9 +83,9 @@ def state(folder: Path, policy: str) -> dict[str, torch.Tensor]:
 
 
 def gradients(folder: Path, policy: str) -> list[torch.Tensor]:
-    """Of the first step, from the mean that the optimiser keeps of them: a tenth of the gradient."""
+    """Of the first step, from the mean that the optimizer keeps of them: a tenth of the gradient."""
     kept = state(folder, policy)
-    return [kept[key] for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
+    return [kept[key] for key in sorted(kept) if key.startswith("optimizer:exp_avg/")]
 
 
 def saved(engine: RayEngine | LocalEngine, folder: Path) -> Path:

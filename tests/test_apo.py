@@ -21,7 +21,7 @@ from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import mark_best_rows, term_weights
 from milonga.objectives import make_objective
-from milonga.objectives.losses import Denominators, Rows, pair_loss
+from milonga.objectives.losses import Denominators, Rows, compute_pair_loss
 from milonga.patterns.preference_pairs import align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.resolve import Plan, resolve
 from milonga.runfolder.files import JsonLines
@@ -59,12 +59,12 @@ def names(rollouts: Rollouts) -> set[str]:
 
 def reward_loss(kinds: Sequence[str], margins: Sequence[float], factors: dict[str, float], how: str = "ranking") -> float:
     """As the learner has it: two rows for each pair, weighed, divided by all pairs."""
-    objective = make_objective("bradley_terry", {"pair_loss": how})
+    loss = make_objective("bradley_terry", {"pair_loss": how}).loss
     weights = term_weights([kind for kind in kinds for _ in range(2)], factors)
     scores = torch.tensor([side for margin in margins for side in (margin, 0.0)])
     pairs = torch.tensor([(2 * i, 2 * i + 1) for i in range(len(kinds))])
     rows = Rows(torch.ones(len(scores)), weights=torch.tensor(weights), pairs=pairs)
-    return float(pair_loss(objective, scores, rows, Denominators(1, len(scores), 1, len(kinds)))[0])
+    return float(compute_pair_loss(loss, scores, rows, Denominators(1, len(scores), len(kinds)))[0])
 
 
 FACTORS = {"human": 1.0, "own": 0.1}
@@ -97,8 +97,8 @@ def test_a_quarter_of_the_weight_for_each_of_four_samples_is_the_whole_for_their
 def test_the_gradient_of_the_difference_is_constant(margin: float) -> None:
     scores = torch.tensor([margin, 0.0], requires_grad=True)
     rows = Rows(torch.ones(2), pairs=torch.tensor([(0, 1)]))
-    objective = make_objective("bradley_terry", {"pair_loss": "difference"})
-    pair_loss(objective, scores, rows, Denominators(1, 2, 1, 1))[0].backward()  # type: ignore[no-untyped-call]
+    loss = make_objective("bradley_terry", {"pair_loss": "difference"}).loss
+    compute_pair_loss(loss, scores, rows, Denominators(1, 2, 1))[0].backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None and scores.grad.tolist() == [-1.0, 1.0]
 
 

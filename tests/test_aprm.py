@@ -27,8 +27,8 @@ from milonga.objectives.losses import (
     Rows,
     bernoulli_entropy,
     bernoulli_kl,
+    compute_value_loss,
     extrapolate_gradient,
-    value_loss,
 )
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
@@ -95,24 +95,24 @@ def test_optimism_takes_in_five_times_the_variance_of_independent_noise() -> Non
 # -- Optimism in the learner -----------------------------------------------------------------------
 
 
-def seen_by_the_optimiser(engine: Any, one: Any) -> list[torch.Tensor]:
+def seen_by_the_optimizer(engine: Any, one: Any) -> list[torch.Tensor]:
     policy, found = engine.policy("p"), []
-    step = policy.optimiser.step
+    step = policy.optimizer.step
     try:
-        policy.optimiser.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)
+        policy.optimizer.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)
         engine.learn(one)
     finally:
-        policy.optimiser.step = step
+        policy.optimizer.step = step
     return found
 
 
-def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path: Path) -> None:
+def test_the_optimizer_is_handed_twice_the_gradient_less_the_one_before(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     plain, ahead = engine_of(folder, grad_clip=1e9), engine_of(folder, grad_clip=1e9, optimism=True)
     rollouts = sample_rollouts(plain)
     train_batches = [train_batch(rollouts, values) for values in ([1.0, -1.0] * 4, [0.5, 0.5, -0.5, -0.5] * 2, [1.0, -1.0] * 4)]
-    g = [seen_by_the_optimiser(plain, one) for one in train_batches]  # no step is taken: all at the same weights
-    found = [seen_by_the_optimiser(ahead, one) for one in train_batches]
+    g = [seen_by_the_optimizer(plain, one) for one in train_batches]  # no step is taken: all at the same weights
+    found = [seen_by_the_optimizer(ahead, one) for one in train_batches]
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(found[0], g[0], strict=True))
     for t in (1, 2):
         assert all(torch.allclose(f, 2 * a - b, atol=1e-6) for f, a, b in zip(found[t], g[t], g[t - 1], strict=True))
@@ -122,7 +122,7 @@ def test_gradients_are_clipped_after_they_were_combined(tmp_path: Path) -> None:
     ahead = engine_of(model_folder(tmp_path), grad_clip=1e-3, optimism=True)
     rollouts = sample_rollouts(ahead)
     for values in ([1.0, -1.0] * 4, [-1.0, 1.0] * 4):
-        found = seen_by_the_optimiser(ahead, train_batch(rollouts, values))
+        found = seen_by_the_optimizer(ahead, train_batch(rollouts, values))
         assert float(torch.cat([f.flatten() for f in found]).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
@@ -135,7 +135,7 @@ def test_a_refused_step_does_not_change_what_is_looked_ahead_from(tmp_path: Path
     assert report.skipped and same_bits(before, ahead.policy("p").gradients or ())
 
 
-def test_the_last_gradient_is_saved_and_forgotten_with_the_optimiser(tmp_path: Path) -> None:
+def test_the_last_gradient_is_saved_and_forgotten_with_the_optimizer(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     one, other = engine_of(folder, optimism=True), engine_of(folder, optimism=True)
     rollouts = sample_rollouts(one)
@@ -163,10 +163,10 @@ def test_entropy_and_divergence_of_a_head_are_those_of_a_coin(logit: float, othe
 
 
 def test_a_regularised_head_by_hand() -> None:
-    objective = make_objective("value_bce", {"entropy_coef": 0.5, "kl_coef": 2.0})
+    loss = make_objective("value_bce", {"entropy_coef": 0.5, "kl_coef": 2.0}).loss
     values, targets, rows = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.0]), torch.tensor([0, 1])
-    over = Denominators(2, 2, 16)
-    total, sums = value_loss(objective, values, targets, rows, Rows(torch.tensor([1, 1])), over, torch.zeros(2))
+    over = Denominators(2, 2)
+    total, sums = compute_value_loss(loss, values, targets, rows, Rows(torch.tensor([1, 1])), over, torch.zeros(2))
     cross = (np.log(2) + np.log(1 + np.exp(2.0))) / 2
     p = 1 / (1 + np.exp(-2.0))
     entropy = [np.log(2), -p * np.log(p) - (1 - p) * np.log(1 - p)]
@@ -424,9 +424,9 @@ def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_sta
     rewrites = rollouts.of("corruptor")
     assert len(rewrites) and all(attack.right is False for attack in grade_attacks(one, rewrites))
     (alone,) = p.recipe.credit(one, rollouts)
-    assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
+    assert alone.policy == "verifier" and alone.loss.kl_coef == 0.05
     (warm,) = plan().recipe.credit(ctx(plan(), "warm up"), rollouts)
-    assert warm.objective.kl_coef == 0.0 and warm.objective.entropy_coef == 0.01
+    assert warm.loss.kl_coef == 0.0 and warm.loss.entropy_coef == 0.01
 
 
 def test_families_are_measured_apart() -> None:

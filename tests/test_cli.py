@@ -18,7 +18,7 @@ from helpers import Command, Done
 from milonga.config import to_toml
 from milonga.errors import Notice
 from milonga.evals.suites import SUITES
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import PRESETS
 from milonga.resolve import resolve
 from milonga.roles import ROLES
 from milonga.runfolder.files import JsonLines
@@ -135,7 +135,7 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
         ("recipes", list(RECIPES)),
         ("tasks", ["bugs", "chain", "gsm8k", "jsonl", "last_letter", "reasoning_gym:NAME", "file.py:attribute"]),
         ("roles", list(ROLES)),
-        ("objectives", list(OBJECTIVES)),
+        ("objectives", list(PRESETS)),
         ("suites", list(SUITES)),
     ],
 )

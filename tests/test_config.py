@@ -302,7 +302,7 @@ def test_an_objective_without_rewards_is_refused() -> None:
 def test_the_length_constant_is_each_agents_own_limit() -> None:
     policies = {agent: {"objective": {"preset": "dr_grpo"}} for agent in ("generator", "verifier")}
     objectives = resolve([{"recipe": "tango", "policies": policies, "sampling": {"max_tokens": 50}}]).recipe.objectives
-    assert (objectives["generator"].length, objectives["verifier"].length) == (50, 100)
+    assert (objectives["generator"].loss.length, objectives["verifier"].loss.length) == (50, 100)
 
 
 def test_devices_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

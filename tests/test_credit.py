@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout, make_rollouts
-from milonga.credit import kl_penalties, mixed, normalise, normalise_each, outcome_advantages, overlong_penalty, spread
+from milonga.credit import (
+    broadcast_to_tokens,
+    has_both_outcomes,
+    kl_penalties,
+    normalise,
+    normalise_each,
+    outcome_advantages,
+    overlong_penalty,
+)
 from milonga.credit.baselines import Normaliser
 from milonga.credit.tokens import returns_to_go
 from milonga.objectives import make_objective
@@ -72,11 +80,11 @@ def test_mixed_asks_for_correctness_and_not_for_the_shaped_reward() -> None:
     shaped = correct + [overlong_penalty(length, 20480, 4096) for length in (100, 18432, 100, 100, 100, 20481)]
     groups = "aabbcc"
     assert normalise(shaped, groups).tolist() != pytest.approx([0] * 6)
-    assert mixed(correct, groups).tolist() == [False, False, True, True, False, False]
+    assert has_both_outcomes(correct, groups).tolist() == [False, False, True, True, False, False]
 
 
 def test_mixed_does_not_take_a_missing_grade_for_a_wrong_one() -> None:
-    assert mixed(np.array([1, NAN, 1, NAN, 0, 1]), "aabbcc").tolist() == [False, False, False, False, True, True]
+    assert has_both_outcomes(np.array([1, NAN, 1, NAN, 0, 1]), "aabbcc").tolist() == [False, False, False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -100,15 +108,15 @@ def completions(advantages: list[Floats], rollouts: Rollouts) -> list[list[float
 @pytest.mark.parametrize("preset", ["grpo", "dapo", "dr_grpo", "rloo", "cispo", "gspo", "aipo"])
 def test_group_advantages_are_constant_along_a_sequence(preset: str) -> None:
     rollouts = make_rollouts([1, 3, 2, 2])
-    objective = make_objective(preset)
+    estimator = make_objective(preset).estimator
     rewards = np.array([1.0, 0, 0, 0])
-    values = normalise(rewards, "aaaa", objective.advantage)
-    found = completions(outcome_advantages(rewards, rollouts, "aaaa", objective), rollouts)
+    values = normalise(rewards, "aaaa", estimator.advantage)
+    found = completions(outcome_advantages(rewards, rollouts, "aaaa", estimator), rollouts)
     assert found == [[value] * rollout.length for value, rollout in zip(values.tolist(), rollouts, strict=True)]
 
 
 def test_spread_leaves_the_prompt_alone() -> None:
-    assert spread(np.array([2.0]), make_rollouts([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
+    assert broadcast_to_tokens(np.array([2.0]), make_rollouts([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
 
 
 class TestReinforcePlusPlus:
@@ -122,24 +130,24 @@ class TestReinforcePlusPlus:
 
     def test_whitening_is_over_all_tokens_of_the_batch(self) -> None:
         rollouts = make_rollouts([1, 3])
-        objective = make_objective("reinforce_pp")
-        found = completions(outcome_advantages(np.array([1.0, 0]), rollouts, "aa", objective), rollouts)
+        estimator = make_objective("reinforce_pp").estimator
+        found = completions(outcome_advantages(np.array([1.0, 0]), rollouts, "aa", estimator), rollouts)
         assert found[0] == pytest.approx([1.732], abs=1e-3)
         assert found[1] == pytest.approx([-0.577] * 3, abs=1e-3)
 
     def test_discounted_returns_are_whitened(self) -> None:
         rollouts = make_rollouts([3])
-        objective = make_objective("reinforce_pp", {"gamma": 0.5})
+        estimator = make_objective("reinforce_pp", {"gamma": 0.5}).estimator
         returns = np.array([0.25, 0.5, 1])
         expected = (returns - returns.mean()) / returns.std()
-        found = completions(outcome_advantages(np.ones(1), rollouts, "a", objective), rollouts)
+        found = completions(outcome_advantages(np.ones(1), rollouts, "a", estimator), rollouts)
         assert found[0] == pytest.approx(expected, abs=1e-5)
 
     @pytest.mark.parametrize(("shift", "unanimous"), [(True, 0.378), (False, 0.0)])
     def test_the_baseline_variant_moves_unanimous_groups_only_with_shift(self, shift: bool, unanimous: float) -> None:
         rollouts = make_rollouts([1, 3, 2, 2])
-        objective = make_objective("reinforce_pp_baseline", {"whiten_shift": shift})
-        found = completions(outcome_advantages(np.array([1.0, 0, 1, 1]), rollouts, "aabb", objective), rollouts)
+        estimator = make_objective("reinforce_pp_baseline", {"whiten_shift": shift}).estimator
+        found = completions(outcome_advantages(np.array([1.0, 0, 1, 1]), rollouts, "aabb", estimator), rollouts)
         assert found[2] == found[3] == pytest.approx([unanimous] * 2, abs=1e-3)
         std = 0.109375**0.5
         assert found[0] == pytest.approx([0.5 / std + unanimous], abs=1e-3)
@@ -148,17 +156,17 @@ class TestReinforcePlusPlus:
     @pytest.mark.parametrize("preset", ["reinforce_pp", "reinforce_pp_baseline"])
     def test_equal_rewards_give_zero(self, preset: str) -> None:
         rollouts = make_rollouts([1, 3])
-        found = outcome_advantages(np.array([0.1, 0.1]), rollouts, "aa", make_objective(preset))
+        found = outcome_advantages(np.array([0.1, 0.1]), rollouts, "aa", make_objective(preset).estimator)
         assert not np.concatenate(found).any()
 
     @pytest.mark.parametrize("shift", [True, False])
     @pytest.mark.parametrize("preset", ["reinforce_pp", "reinforce_pp_baseline"])
     def test_a_missing_reward_is_no_reward_of_zero(self, preset: str, shift: bool) -> None:
         """Its tokens get no advantage and do not enter the statistics of the others."""
-        objective = make_objective(preset, {"whiten_shift": shift})
+        estimator = make_objective(preset, {"whiten_shift": shift}).estimator
         lengths = [1, 3, 2]
-        without = outcome_advantages(np.array([1.0, 0]), make_rollouts(lengths[:2]), "aa", objective)
-        found = outcome_advantages(np.array([1.0, 0, NAN]), make_rollouts(lengths), "aaa", objective)
+        without = outcome_advantages(np.array([1.0, 0]), make_rollouts(lengths[:2]), "aa", estimator)
+        found = outcome_advantages(np.array([1.0, 0, NAN]), make_rollouts(lengths), "aaa", estimator)
         assert not found[2].any()
         assert [a.tolist() for a in found[:2]] == [a.tolist() for a in without]
 
@@ -175,22 +183,22 @@ class TestKlInTheReward:
         assert self.penalties[1].tolist() == [0, 0, 0]
 
     def test_is_summed_into_the_reward_of_group_forms(self) -> None:
-        objective = make_objective("rloo", {"kl_coef": 0.5})
-        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", objective, self.penalties)
+        estimator = make_objective("rloo", {"kl_coef": 0.5}).estimator
+        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", estimator, self.penalties)
         assert found[0].tolist() == pytest.approx([0, 0.6, 0.6])
         assert found[1].tolist() == pytest.approx([0, -0.6, -0.6])
 
     def test_stands_at_its_own_token_in_returns(self) -> None:
-        objective = make_objective("reinforce_pp", {"kl_coef": 0.5})
-        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", objective, self.penalties)
+        estimator = make_objective("reinforce_pp", {"kl_coef": 0.5}).estimator
+        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", estimator, self.penalties)
         returns = np.array([0.6, 0.7, 0, 0])
         expected = (returns - returns.mean()) / returns.std()
         assert np.concatenate(completions(found, self.rollouts)) == pytest.approx(expected, abs=1e-5)
 
     def test_is_not_lost_in_the_baseline_variant(self) -> None:
         overrides = {"kl": "k1", "kl_in": "reward", "kl_coef": 0.5}
-        objective = make_objective("reinforce_pp_baseline", overrides)
-        found = outcome_advantages(np.zeros(2), self.rollouts, "aa", objective, self.penalties)
+        estimator = make_objective("reinforce_pp_baseline", overrides).estimator
+        found = outcome_advantages(np.zeros(2), self.rollouts, "aa", estimator, self.penalties)
         assert np.concatenate(completions(found, self.rollouts)) == pytest.approx([-1, -1, 1, 1], abs=1e-4)
 
 

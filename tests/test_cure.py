@@ -164,8 +164,8 @@ def test_the_coder_alone_and_the_late_stage() -> None:
 
 def test_the_kl_is_to_the_frozen_start_unless_asked_otherwise() -> None:
     plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure"}])
-    objective = plan.recipe.objectives["generator"]
-    assert (objective.kl_coef, objective.kl_from, objective.aggregate) == (0.01, "ref", "sequence_mean")
+    loss = plan.recipe.objectives["generator"].loss
+    assert (loss.kl_coef, loss.kl_from, loss.aggregate) == (0.01, "ref", "sequence_mean")
     assert plan.recipe.schedule().cycle[0].enter == ()
     again = resolve(
         [TINY, SHORT["cure"].settings, {"recipe": "cure", "policies": {"generator": {"objective": {"kl_from": "phase"}}}}]

@@ -21,7 +21,7 @@ import milonga as package
 from cases import TINY
 from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
 from helpers import PROPERTY, Command
-from milonga.api import plan_run
+from milonga.api import make_engine, plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
 from milonga.context import Context, RunContext
 from milonga.engine import Decoding, Engine, Ledger, Request
@@ -31,8 +31,8 @@ from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import LONGEST_ASKED, LONGEST_WAIT, compute_wait, parse_retry_after
 from milonga.engine.remote.engine import WithEndpoints
 from milonga.errors import ConfigError, UserError
-from milonga.objectives import OBJECTIVES
-from milonga.pair import Pair, make_engine
+from milonga.objectives import make_objective
+from milonga.pair import Pair
 from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
@@ -324,7 +324,7 @@ def test_what_the_environment_names_and_cannot_be_used_is_one_line(
 def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
     with serving(lambda body, number: said("yes")) as server:
         engine = behind(server)
-        train_batch = TrainBatch("judge", OBJECTIVES.get("cross_entropy"), Rollouts([]))
+        train_batch = TrainBatch("judge", make_objective("cross_entropy").loss, Rollouts([]))
         for work in (
             lambda: engine.score("judge", Rollouts([])),
             lambda: engine.values("judge", Rollouts([])),
@@ -338,7 +338,7 @@ def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
         ):
             with pytest.raises(UserError, match="policy 'judge' lives behind an endpoint"):
                 work()
-        assert not engine.holds("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
+        assert not engine.has_weights("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
         engine.close()
         engine.close()  # as often as anyone likes
 
@@ -398,13 +398,13 @@ def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, m
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_only_agents_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
+def test_only_agents_that_are_inference_only_may_be_behind_an_endpoint(recipe: str) -> None:
     found = RECIPES.get(recipe)
-    assert set(found.only_sampled) <= set(found.agents) - set(SHORT[recipe].learners)
+    assert set(found.inference_only) <= set(found.agents) - set(SHORT[recipe].learners)
     for agent in found.select_agents(found.Options(**SHORT[recipe].options)):
         binding = "own" if found.bindings["own"] == ALLOWED else "shared"
         layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
-        if agent in found.only_sampled:
+        if agent in found.inference_only:
             resolve([layer, {"options": SHORT[recipe].options}])
         elif agent == found.lead or binding == "own":
             with pytest.raises(ConfigError, match=f"'{agent}' lives behind an endpoint"):
@@ -560,8 +560,8 @@ def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tin
     assert len(tiny.bodies) > before
 
 
-def test_every_agent_that_is_only_sampled_was_tried() -> None:
-    declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).only_sampled}
+def test_every_agent_that_is_inference_only_was_tried() -> None:
+    declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).inference_only}
     assert declared == {("frozen", "verifier"), *OTHERS}
 
 
@@ -606,6 +606,6 @@ def test_a_bare_model_behind_an_endpoint_is_measured_and_used(tiny: Server, tmp_
     done = milonga("eval", tiny.model, "processbench", "--file", tmp_path / "own.json", "--checks", "1", "--json")
     assert done.code == 0 and done.json["model"] == tiny.model and done.json["rows"][0]["items"] == 2
     with Pair.bare(generator="embedded", verifier=tiny.model) as pair:
-        assert pair.engine.holds("generator") and not pair.engine.holds("verifier")
+        assert pair.engine.has_weights("generator") and not pair.engine.has_weights("verifier")
         (verdict,) = pair.verify(pair.solve([pair.problem("3+4*5%100")]), checks=2)
     assert len(verdict.checks) == 2 and all(isinstance(check.text, str) for check in verdict.checks)

@@ -23,7 +23,7 @@ from milonga.engine.local import history, memory
 from milonga.engine.local.cuda import kept_slots as held
 from milonga.engine.local.cuda import sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _split_passes
-from milonga.engine.local.cuda.kept_slots import Held
+from milonga.engine.local.cuda.kept_slots import KeptSlots
 from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 
 
@@ -134,18 +134,18 @@ def test_slots_forget_what_other_weights_computed(engines: dict[str, LocalEngine
     policy, made, kept = engine.policy("p"), sampler.CudaSampler(engine.policy("p")), history.LocalHistory(1 << 30)
     asked = requests(prompts(1, seed=1, shortest=9, longest=12))
     asked = following(asked, check_turn(engine, made, asked, kept.open_pages(policy, "live")), 1)
-    assert made.held.rows
+    assert made.kept.rows
     before = policy.clone()
     try:
         policy.assign([tensor * 1.05 for tensor in before])
         check_turn(engine, made, asked, kept.open_pages(policy, "live"))
     finally:
         policy.assign(before)
-    made.held.use_history(kept.open_pages(policy, "live"))
-    assert not made.held.rows
-    made.held.put(0, "p@live", asked[0].context)
-    made.held.use_history(None)
-    assert not made.held.rows, "outside of a conversation nothing is held"
+    made.kept.use_history(kept.open_pages(policy, "live"))
+    assert not made.kept.rows
+    made.kept.put(0, "p@live", asked[0].context)
+    made.kept.use_history(None)
+    assert not made.kept.rows, "outside of a conversation nothing is held"
 
 
 def test_slots_for_histories_are_bounded_by_their_memory(engines: dict[str, LocalEngine], small_pages: None) -> None:
@@ -158,12 +158,12 @@ def test_slots_for_histories_are_bounded_by_their_memory(engines: dict[str, Loca
     for asked in talks:  # one conversation after another, in one history
         check_turn(engine, made, asked, kept.open_pages(engine.policy("p"), "live"), 1)
     assert made.decoder is not None and made.decoder.slots == 1 + 2
-    found = [made.held.find("p@live", asked[0].context) is not None for asked in talks]
+    found = [made.kept.find("p@live", asked[0].context) is not None for asked in talks]
     assert found == [False, True, True, True], "the oldest left first"
 
 
 def test_held_slots_are_found_by_the_longest_beginning(small_pages: None) -> None:
-    slots, row = Held(), np.arange(5, 25)
+    slots, row = KeptSlots(), np.arange(5, 25)
     slots.put(0, "p@live", row[:9])
     slots.put(1, "p@live", np.concatenate([row[:14], [99, 99]]))
     assert slots.find("p@live", row) == (1, 14), "to the token, not to the page"
@@ -242,7 +242,7 @@ def test_before_a_policy_with_offload_learns_samplers_give_up_their_memory(tmp_p
     tokenizer("bytes").save_pretrained(tmp_path)
     asked = requests([*prompts(3, longest=8), *prompts(1, shortest=70, longest=70)])  # the last one needs a larger room
     for offload in (True, False):
-        engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu", limit=16)
+        engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu")
         for name in "pq":
             engine.samplers[name] = engine._make_cuda_sampler(engine.policy(name))
         made, other = (engine.samplers[name] for name in "pq")

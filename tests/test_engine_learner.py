@@ -48,15 +48,15 @@ def engine(root: Path) -> LocalEngine:
 
 
 def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
-    """What the optimiser would be given, before clipping, without taking the step."""
+    """What the optimizer would be given, before clipping, without taking the step."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)
-    step = policy.optimiser.step
+    step = policy.optimizer.step
     try:
-        policy.optimiser.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)  # type: ignore
+        policy.optimizer.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)  # type: ignore
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 
@@ -171,7 +171,7 @@ def test_rows_without_trained_tokens_score_zero_and_cost_nothing(engine: LocalEn
 OBJECTIVES = {
     "grpo": {},
     "dapo": {"entropy_coef": 0.01},
-    "dr_grpo": {"kl_coef": 0.1},
+    "dr_grpo": {"kl_coef": 0.1, "length": 16},
     "rloo": {},
     "gspo": {"clip_low": 0.2, "clip_high": 0.2},
     "cispo": {},
@@ -198,7 +198,7 @@ def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
     rows = sample_rollouts(engine, temperature=0.8)
     found = gradients(engine, train_batch(rows, MIXED, "grpo", ratio="none", clip="none", aggregate="token_mean"))
     policy = engine.policy("p")
-    policy.optimiser.zero_grad()
+    policy.optimizer.zero_grad()
     for row, advantage in zip(rows, MIXED, strict=True):
         ids = torch.from_numpy(row.ids)[None]
         logp = torch.log_softmax(policy.model(ids).logits[0, :-1] / 0.8, -1).gather(1, ids[0, 1:, None])[:, 0]
@@ -248,7 +248,7 @@ def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine)
     prompt_only = [np.where(t.mask, 0.0, 1.0) for t in rows]
     for taught in (
         train_batch(rows, [0.0] * 8),
-        TrainBatch("p", make_objective("grpo"), rows, prompt_only),
+        TrainBatch("p", make_objective("grpo").loss, rows, prompt_only),
         train_batch(Rollouts([]), []),
     ):
         report = engine.learn(taught)
@@ -259,7 +259,7 @@ def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine)
 def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean, broken = (engine_of(model_folder(root), micro_tokens=60) for _ in range(2))
     taught = train_batch(sample_rollouts(clean), MIXED)
-    real, calls = learner.loss, []
+    real, calls = learner.compute_loss, []
 
     def fails(*args: Any) -> Any:
         calls.append(1)
@@ -268,7 +268,7 @@ def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(learner, "loss", fails)
+        patch.setattr(learner, "compute_loss", fails)
         with pytest.raises(RuntimeError, match="out of memory"):
             broken.learn(taught)
     for engine in (clean, broken):
@@ -298,8 +298,8 @@ def test_a_single_step_is_on_policy(engine: LocalEngine) -> None:
 def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
     rows = sample_rollouts(engine)
-    taught = TrainBatch("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
-    update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
+    taught = TrainBatch("p", make_objective("grpo").loss, rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
+    update = learner._Update(engine.policy("p"), taught, engine.ledger)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
     assert all((row ^ 1) in part for part in first for row in part)
@@ -342,7 +342,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: Loc
 def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
     rows = sample_rollouts(engine)
-    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), 16, engine.ledger)
+    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), engine.ledger)
     bad = update._split_minibatches(0)[1][0]
     report = engine.learn(train_batch(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
     assert report.steps == 1 and report.skipped is not None and "after 1 steps" in report.skipped
@@ -500,16 +500,16 @@ def test_a_resumed_run_notices_that_its_start_was_changed(root: Path, tmp_path: 
             engine_of(model_folder(root, seed=1), lora=lora).load(folder)
 
 
-def test_a_copy_takes_the_weights_and_starts_the_optimiser_anew(root: Path) -> None:
-    engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu", limit=16)
+def test_a_copy_takes_the_weights_and_starts_the_optimizer_anew(root: Path) -> None:
+    engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu")
     rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, MIXED))
     engine.copy("q", "p")
     assert same_bits(weights(engine, "q"), weights(engine, "p"))
     assert {p.data_ptr() for p in engine.policy("q").parameters}.isdisjoint(p.data_ptr() for p in engine.policy("p").parameters)
-    assert engine.policy("p").optimiser.state
+    assert engine.policy("p").optimizer.state
     engine.copy("p", "p", "ref")
-    assert not engine.policy("p").optimiser.state and same_bits(weights(engine), engine.policy("p").get_tag("ref"))
+    assert not engine.policy("p").optimizer.state and same_bits(weights(engine), engine.policy("p").get_tag("ref"))
 
 
 def test_a_copy_between_shapes_is_refused(root: Path) -> None:

@@ -45,7 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(model: str, lora: dict[str, Any] = RANK, **options: Any) -> LocalEngine:
     """Two policies, `p` and `q`, on one base."""
     options = {"lr": 1e-2, **options}
-    return LocalEngine({n: section(model, lora=lora, **options) for n in ("p", "q")}, device="cpu", limit=16)
+    return LocalEngine({n: section(model, lora=lora, **options) for n in ("p", "q")}, device="cpu")
 
 
 def base_weights(engine: LocalEngine) -> dict[str, torch.Tensor]:
@@ -107,7 +107,7 @@ def test_policies_may_learn_in_turns(root: Path) -> None:
     """Two adapters on one base learn what each would have learned alone."""
     together, alone = pair(model_folder(root)), pair(model_folder(root))
     rows = sample_rollouts(together)
-    for_q = TrainBatch("q", make_objective("grpo"), rows, constant(rows, [-a for a in MIXED]))
+    for_q = TrainBatch("q", make_objective("grpo").loss, rows, constant(rows, [-a for a in MIXED]))
     for _ in range(2):
         together.learn(train_batch(rows, MIXED))
         together.learn(for_q)
@@ -191,7 +191,7 @@ def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Pa
         "p": section(model_folder(root), lora=RANK, adapter=str(tmp_path), lr=1e-2),
         "q": section(model_folder(root), lora=RANK),
     }
-    second = LocalEngine(sections, device="cpu", limit=16)
+    second = LocalEngine(sections, device="cpu")
     assert same_bits(weights(second, "p"), weights(first, "p"))
     learned = first.score("p", rows)
     assert equal(second.score("p", rows), learned)
@@ -236,7 +236,7 @@ def test_a_checkpoint_holds_the_adapters_and_not_the_base(root: Path, tmp_path: 
 
 
 def test_learning_an_adapter_is_charged_less_than_learning_a_model(root: Path) -> None:
-    whole = LocalEngine({"p": section(model_folder(root))}, device="cpu", limit=16)
+    whole = LocalEngine({"p": section(model_folder(root))}, device="cpu")
     adapted = pair(model_folder(root))
     rows = sample_rollouts(whole)
     for engine in (whole, adapted):

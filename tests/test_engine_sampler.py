@@ -24,7 +24,7 @@ from engine_helpers import (
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
-from milonga.engine.local.sampler import draw_uniform, pick
+from milonga.engine.local.sampler import draw_tokens, draw_uniform
 from milonga.types import Part, Rollouts
 from numerics import rounding
 
@@ -188,14 +188,14 @@ weights_and_chance = st.tuples(
 def test_pick_never_returns_a_token_of_probability_zero(case: tuple[list[float], float]) -> None:
     weights, chance = case
     logp = torch.log_softmax(torch.tensor([weights]).log(), dim=-1)
-    chosen = int(pick(logp, torch.tensor([chance])))
+    chosen = int(draw_tokens(logp, torch.tensor([chance])))
     assert 0 <= chosen < len(weights) and weights[chosen] > 0
 
 
 def test_pick_frequencies_match_the_probabilities() -> None:
     p = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
     count = 50_000
-    chosen = pick(p.log().expand(count, -1).contiguous(), draw_uniform(torch.arange(count) * 31 + 5, 3))
+    chosen = draw_tokens(p.log().expand(count, -1).contiguous(), draw_uniform(torch.arange(count) * 31 + 5, 3))
     seen = torch.bincount(chosen, minlength=5) / count
     assert torch.allclose(seen, p, atol=4 * 0.5 / count**0.5)
     assert seen[1] == 0
@@ -245,7 +245,7 @@ def test_a_stop_string_whose_last_character_is_cut_across_tokens_is_seen(
     codec = engine.policy("p").codec
     script = codec.encode((Part("a🙂b"),)).tolist()[len(codec.head) :]
     assert len(script) == 6
-    monkeypatch.setattr(sampler, "pick", lambda logp, chance: torch.tensor([script.pop(0)] * len(logp)))
+    monkeypatch.setattr(sampler, "draw_tokens", lambda logp, chance: torch.tensor([script.pop(0)] * len(logp)))
     (done,) = engine.sample("p", [Request(codec.encode((Part("q"),)), 1)], Decoding(9, stop=("🙂",)))
     assert (done.finish, done.text, len(done.ids)) == ("stop", "a🙂", 5)
 
@@ -265,7 +265,7 @@ def test_tokens_beyond_the_tokenizer_are_sampled_and_have_no_text(
     root: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(model_folder(root, "qwen2", kind))
-    monkeypatch.setattr(sampler, "pick", lambda logp, chance: torch.tensor([315] * len(logp)))
+    monkeypatch.setattr(sampler, "draw_tokens", lambda logp, chance: torch.tensor([315] * len(logp)))
     (done,) = engine.sample("p", requests(prompts(1)), Decoding(3, stop=("x",)))
     assert (done.ids.tolist(), done.text, done.ends.tolist()) == ([315] * 3, "", [0, 0, 0])
 

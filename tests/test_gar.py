@@ -106,7 +106,7 @@ def test_a_z_score_would_undo_the_weights_of_the_judge() -> None:
     for correct, threshold in ((1.0, 1 / 3), (0.0, 0.6)):
         assert drift(threshold - 0.05, correct, "centre") < 0 < drift(threshold + 0.05, correct, "centre")
     assert drift(0.45, 1.0, "zscore") < 0 and drift(0.55, 0.0, "zscore") > 0  # one half, whatever the weights say
-    assert plan().recipe.objectives["verifier"].advantage == "centre"
+    assert plan().recipe.objectives["verifier"].estimator.advantage == "centre"
 
 
 def test_approval_is_the_share_of_yes_over_slices() -> None:

@@ -25,8 +25,8 @@ from engine_helpers import (
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.engine import VALUE_HEAD
-from milonga.objectives import Objective, make_objective
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss, value_loss
+from milonga.objectives import Loss, make_objective
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss, compute_pair_loss, compute_value_loss
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -61,10 +61,10 @@ def logit(value: float) -> torch.Tensor:
 @pytest.mark.parametrize(("value", "target"), [(0.0, 1.0), (1.3, 0.0), (-2.0, 0.25)])
 def test_the_loss_of_a_value_is_the_cross_entropy_of_its_sigmoid(value: float, target: float) -> None:
     p = 1 / (1 + math.exp(-value))
-    rows, over = Rows(torch.tensor([1])), Denominators(1, 1, 1)
+    rows, over = Rows(torch.tensor([1])), Denominators(1, 1)
     given = (logit(value), logit(target), torch.tensor([0]), rows, over)
-    cross = value_loss(make_objective("value_bce"), *given)[0]
-    square = value_loss(make_objective("value_mse"), *given)[0]
+    cross = compute_value_loss(make_objective("value_bce").loss, *given)[0]
+    square = compute_value_loss(make_objective("value_mse").loss, *given)[0]
     assert float(cross) == pytest.approx(-target * math.log(p) - (1 - target) * math.log(1 - p))
     assert float(square) == pytest.approx((p - target) ** 2)
 
@@ -72,12 +72,12 @@ def test_the_loss_of_a_value_is_the_cross_entropy_of_its_sigmoid(value: float, t
 def test_a_pair_with_equal_scores_costs_log_two_and_the_difference_has_a_constant_gradient() -> None:
     rows = Rows(torch.tensor([1, 1]), pairs=torch.tensor([[0, 1]]))
     scores = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    ranking, _ = pair_loss(make_objective("bradley_terry"), scores, rows, Denominators(2, 2, 1, pairs=1))
+    ranking, _ = compute_pair_loss(make_objective("bradley_terry").loss, scores, rows, Denominators(2, 2, pairs=1))
     assert float(ranking.detach()) == pytest.approx(math.log(2))
     for level in (0.0, 5.0):
         moved = torch.tensor([level, -level], dtype=torch.float64, requires_grad=True)
-        plain, _ = pair_loss(
-            make_objective("bradley_terry", {"pair_loss": "difference"}), moved, rows, Denominators(2, 2, 1, 1)
+        plain, _ = compute_pair_loss(
+            make_objective("bradley_terry", {"pair_loss": "difference"}).loss, moved, rows, Denominators(2, 2, 1)
         )
         (gradient,) = torch.autograd.grad(plain, moved)
         assert gradient.tolist() == [-1.0, 1.0]
@@ -92,7 +92,7 @@ def ratio_terms(logp: list[float], reference: list[float], rows: list[int], of_r
 def test_the_implicit_score_is_the_sum_of_the_scaled_log_ratios() -> None:
     of_rows = Rows(torch.tensor([2, 1]), labels=torch.tensor([1.0, 0.0], dtype=torch.float64))
     terms = ratio_terms([-1.0, -2.0, -0.5], [-1.5, -2.2, -0.1], [0, 0, 1], of_rows)
-    found, sums = loss(make_objective("implicit_bce", {"beta": 0.5}), terms, Denominators(3, 2, 1))
+    found, sums = compute_loss(make_objective("implicit_bce", {"beta": 0.5}).loss, terms, Denominators(3, 2))
     right, wrong = 0.5 * 0.7, 0.5 * -0.4
     expected = (math.log(1 + math.exp(-right)) + math.log(1 + math.exp(wrong))) / 2
     assert float(found) == pytest.approx(expected)
@@ -102,7 +102,7 @@ def test_the_implicit_score_is_the_sum_of_the_scaled_log_ratios() -> None:
 def test_dpo_by_hand() -> None:
     of_rows = Rows(torch.tensor([1, 1]), pairs=torch.tensor([[1, 0]]))
     terms = ratio_terms([-1.0, -2.0], [-0.8, -2.5], [0, 1], of_rows)
-    found, _ = loss(make_objective("dpo", {"beta": 0.2}), terms, Denominators(2, 2, 1, pairs=1))
+    found, _ = compute_loss(make_objective("dpo", {"beta": 0.2}).loss, terms, Denominators(2, 2, pairs=1))
     margin = 0.2 * (0.5 - -0.2)
     assert float(found) == pytest.approx(math.log(1 + math.exp(-margin)))
 
@@ -116,7 +116,7 @@ def test_a_head_that_was_never_trained_says_one_half(root: Path) -> None:
 
 def test_a_value_does_not_depend_on_what_comes_after_it(root: Path) -> None:
     engine, rows = judge(root), rows_of()
-    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets_of(rows)))
     whole = engine.values("p", rows)
     cut = engine.values("p", Rollouts(rollout(t.ids[:4], t.ids[4:6]) for t in rows))
     for long, short in zip(whole, cut, strict=True):
@@ -126,14 +126,14 @@ def test_a_value_does_not_depend_on_what_comes_after_it(root: Path) -> None:
 def head_gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     policy = engine.policy("p")
-    step = policy.optimiser.step
+    step = policy.optimizer.step
     try:
-        policy.optimiser.step = lambda: found.extend(  # type: ignore
+        policy.optimizer.step = lambda: found.extend(  # type: ignore
             torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters
         )
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 
@@ -151,10 +151,10 @@ def taught(kind: str, rows: Rollouts) -> TrainBatch:
     pairs = [i // 2 for i in range(len(rows))]
     weighed = [0.5 + i // 2 for i in range(len(rows))]
     if kind in ("value_bce", "value_mse"):
-        return TrainBatch("p", make_objective(kind), rows, targets=targets_of(rows), weights=weighed)
+        return TrainBatch("p", make_objective(kind).loss, rows, targets=targets_of(rows), weights=weighed)
     if kind == "implicit_bce":
-        return TrainBatch("p", make_objective(kind), rows, labels=labels, weights=weighed)
-    return TrainBatch("p", make_objective(kind), rows, labels=labels, units=pairs, weights=weighed)
+        return TrainBatch("p", make_objective(kind).loss, rows, labels=labels, weights=weighed)
+    return TrainBatch("p", make_objective(kind).loss, rows, labels=labels, units=pairs, weights=weighed)
 
 
 @pytest.mark.parametrize("kind", ["value_bce", "value_mse", "bradley_terry", "implicit_bce", "dpo"])
@@ -162,7 +162,7 @@ def test_gradients_do_not_depend_on_the_cut(root: Path, kind: str) -> None:
     rows = rows_of()
     found = []
     for micro_tokens in (1, 60, 100_000):
-        if make_objective(kind).uses_value_head:
+        if make_objective(kind).loss.uses_value_head:
             engine = stirred(judge(root, micro_tokens=micro_tokens))
         else:
             engine = engine_of(model_folder(root), micro_tokens=micro_tokens, grad_clip=1e9)
@@ -179,11 +179,11 @@ def test_tokens_without_a_target_teach_nothing(root: Path) -> None:
     rows = rows_of()
     targets = targets_of(rows)
     alone = [np.where(np.arange(len(t)) == int(np.flatnonzero(~np.isnan(t))[0]), t, np.nan) for t in targets]
-    first = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce"), rows, targets=alone))
+    first = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce").loss, rows, targets=alone))
     # What stands behind the one labelled token of a row may be anything.
     changed = Rollouts(rollout(t.ids[: k + 1], np.full(3, 7)) for t, k in zip(rows, map(_place, alone), strict=True))
     padded = [np.append(a[: k + 1], [np.nan] * 3) for a, k in zip(alone, map(_place, alone), strict=True)]
-    second = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce"), changed, targets=padded))
+    second = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce").loss, changed, targets=padded))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first, second, strict=True))
 
 
@@ -194,16 +194,16 @@ def _place(target: np.ndarray) -> int:
 def test_rows_of_weight_zero_cost_nothing_and_teach_nothing(root: Path) -> None:
     rows, engine = rows_of(), engine_of(model_folder(root))
     before = weights(engine)
-    report = engine.learn(TrainBatch("p", make_objective("cross_entropy"), rows, weights=[0.0] * len(rows)))
+    report = engine.learn(TrainBatch("p", make_objective("cross_entropy").loss, rows, weights=[0.0] * len(rows)))
     assert report.steps == 0 and same_bits(before, weights(engine))
     assert engine.ledger.total("tokens") == 0
 
 
 def test_a_weight_counts_as_so_many_rows(root: Path) -> None:
     rows = rows_of(2)
-    double = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), rows, weights=[2.0, 1.0])
+    double = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}).loss, rows, weights=[2.0, 1.0])
     three = Rollouts([rows[0], rows[0], rows[1]])
-    plain = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), three)
+    plain = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}).loss, three)
     first = head_gradients(engine_of(model_folder(root), grad_clip=1e9), double)
     second = head_gradients(engine_of(model_folder(root), grad_clip=1e9), plain)
     # Divided by two rows and by three.
@@ -214,7 +214,9 @@ def test_a_judge_learns_its_labels_and_an_order(root: Path) -> None:
     rows = rows_of(8)
     engine = judge(root)
     targets = targets_of(rows)
-    accuracy = [engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets)).accuracy for _ in range(40)]
+    accuracy = [
+        engine.learn(TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets)).accuracy for _ in range(40)
+    ]
     assert accuracy[-1] is not None and accuracy[-1] > 0.95
     ranked = judge(root)
     pairs = taught("bradley_terry", rows)
@@ -229,7 +231,7 @@ def test_a_unit_that_is_not_a_pair_is_refused(root: Path, kind: str) -> None:
     engine = judge(root) if kind == "bradley_terry" else engine_of(model_folder(root))
     rows = rows_of(3)
     with pytest.raises(ValueError, match="pair"):
-        engine.learn(TrainBatch("p", make_objective(kind), rows, labels=[1.0, 0.0, 1.0], units=[0, 0, 0]))
+        engine.learn(TrainBatch("p", make_objective(kind).loss, rows, labels=[1.0, 0.0, 1.0], units=[0, 0, 0]))
 
 
 def test_a_judge_is_never_sampled_and_a_writer_has_no_values(root: Path) -> None:
@@ -243,7 +245,7 @@ def test_a_head_is_saved_loaded_tagged_and_exported(root: Path, tmp_path: Path) 
     rows = rows_of()
     engine = judge(root)
     engine.snapshot("p", "early")
-    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets_of(rows)))
     engine.save(tmp_path)
     other = judge(root)
     other.load(tmp_path)
@@ -260,7 +262,7 @@ def test_a_judge_with_an_adapter_trains_its_adapter_and_its_head_alone(root: Pat
     names = engine.policy("p").names
     assert all("lora_" in name or name.startswith("value_head.") for name in names)
     before, rows = weights(engine), rows_of()
-    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets_of(rows)))
     assert not same_bits(before, weights(engine))
 
 
@@ -273,19 +275,19 @@ def test_given_texts_never_enter_a_policy_gradient(root: Path) -> None:
     rollouts[0].origin = "given"
     with pytest.raises(ValueError, match="given"):
         train_batch(rollouts, [1.0, -1.0])
-    TrainBatch("p", make_objective("cross_entropy"), rollouts)
+    TrainBatch("p", make_objective("cross_entropy").loss, rollouts)
 
 
 @pytest.mark.parametrize("kind", ["policy_gradient", "value_bce", "bradley_terry", "implicit_bce", "dpo"])
-def test_a_train_batch_without_the_targets_of_its_objective_is_refused(kind: Any) -> None:
+def test_a_train_batch_without_the_targets_of_its_loss_is_refused(kind: Any) -> None:
     with pytest.raises(ValueError, match="needs"):
-        TrainBatch("p", Objective(kind=kind), rows_of(2))
+        TrainBatch("p", Loss(kind=kind), rows_of(2))
 
 
 def test_targets_are_aligned_with_ids() -> None:
     rows = rows_of(2)
     with pytest.raises(ValueError, match="aligned"):
-        TrainBatch("p", make_objective("value_bce"), rows, targets=[np.zeros(1), np.zeros(1)])
+        TrainBatch("p", make_objective("value_bce").loss, rows, targets=[np.zeros(1), np.zeros(1)])
 
 
 def test_a_text_is_transcribed_as_it_would_have_been_sampled(root: Path) -> None:

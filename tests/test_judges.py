@@ -39,7 +39,7 @@ def engine() -> LocalEngine:
     sections = dict(plan().policies)
     sections["head"] = sections["verifier"].model_copy(update={"kind": "scalar"})
     sections["ratio"] = sections["verifier"]
-    return LocalEngine(sections, device="cpu", rows=64, limit=plan().task.max_tokens)
+    return LocalEngine(sections, device="cpu", rows=64)
 
 
 def ctx(turn: int = 1, **roles: Any) -> Context:
@@ -198,7 +198,7 @@ def rows_of(count: int) -> Rollouts:
 def test_shuffled_targets_change_places_among_the_labelled_tokens() -> None:
     rows = rows_of(20)
     targets = [np.where(np.arange(len(t.ids)) % 2 == 1, float(i % 2), np.nan) for i, t in enumerate(rows)]
-    found = shuffle_targets(TrainBatch("p", make_objective("value_bce"), rows, targets=targets), 0, 1).targets
+    found = shuffle_targets(TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets), 0, 1).targets
     assert found is not None
     assert all(np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(found, targets, strict=True))
     assert np.nansum(np.concatenate(found)) == np.nansum(np.concatenate(targets))
@@ -209,7 +209,7 @@ def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
     rows = rows_of(40)
     labels = [1.0, 0.0] * 20
     found = shuffle_targets(
-        TrainBatch("p", make_objective("dpo"), rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1
+        TrainBatch("p", make_objective("dpo").loss, rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1
     ).labels
     assert found is not None
     assert all(found[i] + found[i + 1] == 1.0 for i in range(0, 40, 2))
@@ -218,7 +218,7 @@ def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
 
 def test_shuffled_weights_are_the_same_weights_elsewhere() -> None:
     weights = [1.0] * 5 + [0.0] * 15
-    found = shuffle_targets(TrainBatch("p", make_objective("cross_entropy"), rows_of(20), weights=weights), 0, 1).weights
+    found = shuffle_targets(TrainBatch("p", make_objective("cross_entropy").loss, rows_of(20), weights=weights), 0, 1).weights
     assert found is not None and sorted(found) == sorted(weights) and found != weights
 
 

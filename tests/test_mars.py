@@ -224,10 +224,8 @@ def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone
         mine = [note for note in notes if map_turns_to_ends(talks)[get_asker(note).id] is talk]
         assert len(mine) == 2
         said = engine().policy("generator").codec.decode_ids(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
-        assert (
-            said
-            == f">{join_threads([line for note in mine for line in note.parsed.value.lines], extract_question(talk.problem.text))}\n"
-        )
+        lines = [line for note in mine for line in note.parsed.value.lines]
+        assert said == f">{join_threads(lines, extract_question(talk.problem.text))}\n"
         assert not any(np.array_equal(note.ids, talk.ids) for note in mine)
     (train_batch,) = p.recipe.credit(ctx(p), rollouts)
     assert list(train_batch.rollouts) == [*talks, *notes]

@@ -17,7 +17,7 @@ from milonga.api import make_engine
 from milonga.context import Context
 from milonga.credit import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.engine.local import LocalEngine
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import make_objective
 from milonga.patterns.value_head import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
@@ -196,7 +196,7 @@ def test_completions_are_charged_to_the_generator() -> None:
 
 # Step rewards.
 
-GRPO = OBJECTIVES.get("grpo")
+GRPO = make_objective("grpo").estimator
 
 
 def pair(first: int, second: int) -> Rollouts:

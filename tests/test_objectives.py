@@ -17,17 +17,22 @@ from torch import Tensor
 from helpers import PROPERTY
 from milonga.credit import normalise
 from milonga.errors import ConfigError
-from milonga.objectives import OBJECTIVES, Objective, make_objective
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, kl_estimate, loss, policy_gradient, token_weights
+from milonga.objectives import PRESETS, Estimator, Loss, RolloutFilter, make_objective
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss, kl_estimate, policy_gradient, token_weights
 
-POLICY_GRADIENTS = [name for name in OBJECTIVES if OBJECTIVES.get(name).kind == "policy_gradient"]
+POLICY_GRADIENTS = [name for name in PRESETS if PRESETS.get(name).kind == "policy_gradient"]
 
 
 def double(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def one_row(objective: Objective, log_ratios: list[float], advantage: float | list[float]) -> tuple[Tensor, Tensor]:
+def make_loss(preset: str, overrides: dict[str, Any] | None = None) -> Loss:
+    """The loss of a preset; the constant that Dr.GRPO divides by is one token."""
+    return make_objective(preset, {"length": 1} | (overrides or {})).loss
+
+
+def one_row(loss: Loss, log_ratios: list[float], advantage: float | list[float]) -> tuple[Tensor, Tensor]:
     """Value and gradient, by log-probability, of the loss of one sequence, weights included."""
     old = torch.full((len(log_ratios),), -1.5, dtype=torch.float64)
     logp = (old + double(log_ratios)).requires_grad_()
@@ -39,13 +44,13 @@ def one_row(objective: Objective, log_ratios: list[float], advantage: float | li
         of_rows=Rows(torch.tensor([len(old)])),
         advantage=double(advantage).expand(len(old)),
     )
-    total, _ = loss(objective, terms, Denominators(tokens=len(old), sequences=1, limit=len(old)))
+    total, _ = compute_loss(loss, terms, Denominators(tokens=len(old), sequences=1))
     return total.detach(), torch.autograd.grad(total, logp)[0]
 
 
-def factor(objective: Objective, ratio: float, advantage: float) -> float:
+def factor(loss: Loss, ratio: float, advantage: float) -> float:
     """What stands in front of A * grad log pi for a sequence of one token."""
-    return -float(one_row(objective, [math.log(ratio)], advantage)[1][0]) / advantage
+    return -float(one_row(loss, [math.log(ratio)], advantage)[1][0]) / advantage
 
 
 COLUMNS: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -80,21 +85,21 @@ CELLS = [
 def test_gradient_under_clipping(
     preset: str, overrides: dict[str, Any], sign: int, ratio: float, expected: float, size: float
 ) -> None:
-    assert factor(make_objective(preset, overrides), ratio, sign * size) == pytest.approx(expected, abs=1e-5)
+    assert factor(make_loss(preset, overrides), ratio, sign * size) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("sign", "ratio", "row"), TABLE)
 def test_clipped_counts_tokens_whose_gradient_was_taken(sign: int, ratio: float, row: tuple[float, ...]) -> None:
     for column, expected in zip(("ppo", "dapo", "dual"), row, strict=False):
-        objective = make_objective(*COLUMNS[column][0])
+        loss = make_loss(*COLUMNS[column][0])
         logp = double([math.log(ratio)])
         one = torch.zeros(1, dtype=torch.long)
-        _, cut = policy_gradient(objective, logp, torch.zeros_like(logp), double([sign]), one, torch.ones(1))
+        _, cut = policy_gradient(loss, logp, torch.zeros_like(logp), double([sign]), one, torch.ones(1))
         assert bool(cut[0]) == (expected == 0)
 
 
 def test_dapo_clips_above_at_1_28_and_below_at_0_8() -> None:
-    dapo = make_objective("dapo")
+    dapo = make_loss("dapo")
     assert factor(dapo, 1.25, 1.0) == pytest.approx(1.25, abs=1e-5)
     assert factor(dapo, 1.279, 1.0) == pytest.approx(1.279, abs=1e-5)
     assert factor(dapo, 1.3, 1.0) == 0
@@ -103,23 +108,23 @@ def test_dapo_clips_above_at_1_28_and_below_at_0_8() -> None:
 
 
 def test_dual_clip_bounds_the_loss_of_negative_advantages_only() -> None:
-    objective = make_objective("grpo", {"dual_clip": 3.0})
+    loss = make_loss("grpo", {"dual_clip": 3.0})
     for ratio, advantage, value in ((10.0, -2.0, 6.0), (2.9, -2.0, 5.8), (10.0, 2.0, -2.4), (0.1, 2.0, -0.2)):
-        assert float(one_row(objective, [math.log(ratio)], advantage)[0]) == pytest.approx(value)
+        assert float(one_row(loss, [math.log(ratio)], advantage)[0]) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("preset", ["aipo", "aipo_a"])
 def test_aipo_is_the_plain_policy_gradient_where_sampler_and_learner_agree(preset: str) -> None:
     advantages = [1.0, -2.0, 0.5]
-    plain = make_objective(preset, {"ratio": "none", "clip": "none"})
+    plain = make_loss(preset, {"ratio": "none", "clip": "none"})
     expected = one_row(plain, [0.0] * 3, advantages)[1]
     assert expected.tolist() == pytest.approx([-1 / 3, 2 / 3, -0.5 / 3], abs=1e-6)
-    torch.testing.assert_close(one_row(make_objective(preset), [0.0] * 3, advantages)[1], expected)
+    torch.testing.assert_close(one_row(make_loss(preset), [0.0] * 3, advantages)[1], expected)
 
 
 def test_rloo_has_factor_one_whatever_the_ratio() -> None:
     for ratio in (0.1, 1.0, 9.0):
-        assert factor(make_objective("rloo"), ratio, -0.7) == pytest.approx(1.0)
+        assert factor(make_loss("rloo"), ratio, -0.7) == pytest.approx(1.0)
 
 
 class TestGspo:
@@ -127,17 +132,17 @@ class TestGspo:
     s = math.exp(0.0005)
 
     def test_is_clipped_for_positive_advantages(self) -> None:
-        assert one_row(make_objective("gspo"), self.log_ratios, 1.0)[1].tolist() == [0, 0, 0]
+        assert one_row(make_loss("gspo"), self.log_ratios, 1.0)[1].tolist() == [0, 0, 0]
 
     def test_has_an_equal_factor_on_all_tokens_where_it_is_not_clipped(self) -> None:
         assert self.s == pytest.approx(1.0005, abs=1e-6)
-        _, gradient = one_row(make_objective("gspo"), self.log_ratios, -1.0)
+        _, gradient = one_row(make_loss("gspo"), self.log_ratios, -1.0)
         assert gradient.tolist() == pytest.approx([self.s / 3] * 3, abs=1e-7)
 
     def test_is_clipped_below_for_negative_advantages(self) -> None:
         low = [-x for x in self.log_ratios]
-        assert one_row(make_objective("gspo"), low, -1.0)[1].tolist() == [0, 0, 0]
-        assert one_row(make_objective("gspo"), low, 1.0)[1].tolist() == pytest.approx([-1 / self.s / 3] * 3, abs=1e-7)
+        assert one_row(make_loss("gspo"), low, -1.0)[1].tolist() == [0, 0, 0]
+        assert one_row(make_loss("gspo"), low, 1.0)[1].tolist() == pytest.approx([-1 / self.s / 3] * 3, abs=1e-7)
 
     @pytest.mark.parametrize("advantage", [1.0, -1.0, 0.3])
     @pytest.mark.parametrize("shift", [-0.002, 0.0, 0.0002, 0.002])
@@ -146,24 +151,24 @@ class TestGspo:
         x = ratios.clone().requires_grad_()
         s = x.mean().exp()
         sequence = -torch.minimum(s * advantage, s.clamp(1 - 3e-4, 1 + 4e-4) * advantage)
-        value, gradient = one_row(make_objective("gspo"), ratios.tolist(), advantage)
+        value, gradient = one_row(make_loss("gspo"), ratios.tolist(), advantage)
         torch.testing.assert_close(gradient, torch.autograd.grad(sequence, x)[0], atol=1e-7, rtol=1e-6)
         assert float(value) == pytest.approx(float(sequence.detach()))
 
     def test_advantages_may_differ_along_the_sequence(self) -> None:
-        _, gradient = one_row(make_objective("gspo"), [0.0, 0.0], [2.0, -1.0])
+        _, gradient = one_row(make_loss("gspo"), [0.0, 0.0], [2.0, -1.0])
         assert gradient.tolist() == pytest.approx([-1.0, 0.5])
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("total", [-0.5, -0.1, 0.1, 0.5])
 def test_rloo_with_a_sequence_ratio_equals_the_clipped_product_form(advantage: float, total: float) -> None:
-    objective = make_objective("rloo", {"ratio": "sequence_product", "clip": "ppo"})
+    loss = make_loss("rloo", {"ratio": "sequence_product", "clip": "ppo"})
     ratios = double([0.03, -0.02, total - 0.01])
     x = ratios.clone().requires_grad_()
     s = x.sum().exp()
     sequence = -torch.minimum(s * advantage, s.clamp(0.8, 1.2) * advantage)
-    _, gradient = one_row(objective, ratios.tolist(), advantage)
+    _, gradient = one_row(loss, ratios.tolist(), advantage)
     torch.testing.assert_close(gradient, torch.autograd.grad(sequence, x)[0], atol=1e-6, rtol=1e-6)
 
 
@@ -171,12 +176,12 @@ def test_rloo_with_a_sequence_ratio_equals_the_clipped_product_form(advantage: f
 @pytest.mark.parametrize("difference", [-1000.0, 1000.0])
 def test_a_log_ratio_out_of_bounds_stays_finite(preset: str, difference: float) -> None:
     for advantage in (1.0, -1.0):
-        value, gradient = one_row(make_objective(preset), [difference, 0.0], advantage)
+        value, gradient = one_row(make_loss(preset), [difference, 0.0], advantage)
         assert torch.isfinite(value) and torch.isfinite(gradient).all()
 
 
 def test_log_ratios_are_clamped_to_twenty() -> None:
-    unclipped = make_objective("grpo", {"clip": "none"})
+    unclipped = make_loss("grpo", {"clip": "none"})
     assert float(one_row(unclipped, [25.0], 1.0)[0]) == pytest.approx(-math.exp(20.0))
     assert float(one_row(unclipped, [19.0], 1.0)[0]) == pytest.approx(-math.exp(19.0))
 
@@ -219,7 +224,7 @@ class TestKl:
 
     @pytest.mark.parametrize(("kind", "where", "expected"), [("k2", "loss", 0.0625), ("k1", "reward", 0.0)])
     def test_stands_in_the_loss_only_where_the_objective_says_so(self, kind: str, where: str, expected: float) -> None:
-        objective = make_objective("grpo", {"kl": kind, "kl_coef": 0.5, "kl_in": where})
+        loss = make_loss("grpo", {"kl": kind, "kl_coef": 0.5, "kl_in": where})
         terms = TokenTerms(
             logp=double([-1.0]),
             entropy=double([0.0]),
@@ -229,12 +234,12 @@ class TestKl:
             advantage=double([0.0]),
             reference=double([-1.5]),
         )
-        assert float(loss(objective, terms, Denominators(1, 1, 1))[0]) == pytest.approx(expected)
+        assert float(compute_loss(loss, terms, Denominators(1, 1))[0]) == pytest.approx(expected)
 
 
 def test_the_entropy_bonus_lowers_the_loss() -> None:
     terms = TokenTerms(double([-1.0]), double([0.7]), double([-1.0]), torch.tensor([0]), Rows(torch.ones(1)), double([0.0]))
-    total, _ = loss(make_objective("grpo", {"entropy_coef": 0.1}), terms, Denominators(1, 1, 1))
+    total, _ = compute_loss(make_loss("grpo", {"entropy_coef": 0.1}), terms, Denominators(1, 1))
     assert float(total) == pytest.approx(-0.07)
 
 
@@ -242,9 +247,9 @@ class TestTokenWeights:
     rows = torch.tensor([0] * 2 + [1] * 8)
     lengths = torch.tensor([2, 8])
 
-    def weights(self, preset: str, limit: int = 100) -> list[float]:
-        over = Denominators(tokens=10, sequences=2, limit=limit)
-        return token_weights(make_objective(preset), self.rows, self.lengths, over).tolist()
+    def weights(self, preset: str, **overrides: Any) -> list[float]:
+        loss = make_objective(preset, overrides).loss
+        return token_weights(loss, self.rows, self.lengths, Denominators(tokens=10, sequences=2)).tolist()
 
     def test_grpo_shares_each_sequence_among_its_tokens(self) -> None:
         assert self.weights("grpo") == pytest.approx([1 / 4] * 2 + [1 / 16] * 8)
@@ -253,10 +258,10 @@ class TestTokenWeights:
         assert self.weights("dapo") == pytest.approx([1 / 10] * 10)
 
     def test_dr_grpo_divides_by_a_constant_whatever_the_lengths(self) -> None:
-        assert self.weights("dr_grpo", limit=100) == pytest.approx([1 / 200] * 10)
-        fixed = make_objective("dr_grpo", {"length": 50})
-        weights = token_weights(fixed, self.rows, self.lengths, Denominators(10, 2, 999))
-        assert weights.tolist() == pytest.approx([0.01] * 10)
+        assert self.weights("dr_grpo", length=100) == pytest.approx([1 / 200] * 10)
+        assert self.weights("dr_grpo", length=50) == pytest.approx([0.01] * 10)
+        with pytest.raises(ValueError, match="needs `length`"):
+            self.weights("dr_grpo")
 
     def test_rloo_sums_tokens_and_averages_sequences(self) -> None:
         assert self.weights("rloo") == pytest.approx([1 / 2] * 10)
@@ -267,8 +272,8 @@ def test_the_loss_does_not_grow_with_the_batch(preset: str) -> None:
     """Dividing the sum over sequences by the length alone, as verl's variant of Dr.GRPO does, fails here."""
     once = random_batch([3, 1, 4], seed=1)
     twice = join([once, once])
-    objective = make_objective(preset)
-    assert whole_loss(objective, twice) == pytest.approx(whole_loss(objective, once), rel=1e-6)
+    loss = make_loss(preset, {"length": 16})
+    assert whole_loss(loss, twice) == pytest.approx(whole_loss(loss, once), rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -283,19 +288,19 @@ def test_bias_of_the_baselines_by_enumeration(p: float, size: int) -> None:
 
 def expected_gradient(preset: str, p: float, size: int) -> float:
     """Over all tuples of `size` pulls of two arms, reward 1 for the first, which has probability p."""
-    objective = make_objective(preset)
+    objective = make_objective(preset, {"length": 1})
     logit = double(math.log(p / (1 - p))).requires_grad_()
     pulls = np.array(list(itertools.product([0.0, 1.0], repeat=size)))
     chance = np.prod(np.where(pulls == 1, p, 1 - p), axis=1)
     groups = [g for g in range(len(pulls)) for _ in range(size)]
-    advantage = normalise(pulls.ravel(), groups, objective.advantage) * np.repeat(chance, size)
+    advantage = normalise(pulls.ravel(), groups, objective.estimator.advantage) * np.repeat(chance, size)
     rows = torch.arange(pulls.size)
     taken = torch.tensor(pulls.ravel()) == 1
     logp = torch.where(taken, torch.nn.functional.logsigmoid(logit), torch.nn.functional.logsigmoid(-logit))
     lengths, nothing = torch.ones(len(rows)), torch.zeros_like(logp)
     terms = TokenTerms(logp, nothing, logp.detach(), rows, Rows(lengths), torch.tensor(advantage))
     # The chances already average over the tuples: what is left to divide by is one group.
-    total, _ = loss(objective, terms, Denominators(tokens=size, sequences=size, limit=1))
+    total, _ = compute_loss(objective.loss, terms, Denominators(tokens=size, sequences=size))
     return -float(torch.autograd.grad(total, logit)[0])
 
 
@@ -325,20 +330,20 @@ def join(batches: list[list[dict[str, Tensor]]]) -> list[dict[str, Tensor]]:
     return [row for batch in batches for row in batch]
 
 
-def part_loss(objective: Objective, part: list[dict[str, Tensor]], over: Denominators) -> tuple[float, dict[str, float]]:
+def part_loss(loss: Loss, part: list[dict[str, Tensor]], over: Denominators) -> tuple[float, dict[str, float]]:
     lengths = torch.tensor([len(row["logp"]) for row in part])
     rows = torch.repeat_interleave(torch.arange(len(part)), lengths)
     columns = {key: torch.cat([row[key] for row in part]) for key in part[0]}
-    total, sums = loss(objective, TokenTerms(rows=rows, of_rows=Rows(lengths), **columns), over)
+    total, sums = compute_loss(loss, TokenTerms(rows=rows, of_rows=Rows(lengths), **columns), over)
     return float(total), sums
 
 
 def denominators(batch: list[dict[str, Tensor]]) -> Denominators:
-    return Denominators(sum(len(row["logp"]) for row in batch), len(batch), limit=16)
+    return Denominators(sum(len(row["logp"]) for row in batch), len(batch))
 
 
-def whole_loss(objective: Objective, batch: list[dict[str, Tensor]]) -> float:
-    return part_loss(objective, batch, denominators(batch))[0]
+def whole_loss(loss: Loss, batch: list[dict[str, Tensor]]) -> float:
+    return part_loss(loss, batch, denominators(batch))[0]
 
 
 @PROPERTY
@@ -348,11 +353,11 @@ def test_micro_batches_do_not_change_the_loss(data: st.DataObject, preset: str, 
     lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=8))
     places = data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
     batch = random_batch(lengths, seed)
-    objective = make_objective(preset, {"kl_coef": 0.1, "entropy_coef": 0.01})
+    loss = make_loss(preset, {"kl_coef": 0.1, "entropy_coef": 0.01, "length": 16})
     over = denominators(batch)
-    total, sums = part_loss(objective, batch, over)
+    total, sums = part_loss(loss, batch, over)
     parts = [[row for row, place in zip(batch, places, strict=True) if place == p] for p in sorted(set(places))]
-    split = [part_loss(objective, part, over) for part in parts]
+    split = [part_loss(loss, part, over) for part in parts]
     assert sum(value for value, _ in split) == pytest.approx(total, rel=1e-9, abs=1e-9)
     for key, value in sums.items():
         assert sum(s[key] for _, s in split) == pytest.approx(value)
@@ -390,9 +395,9 @@ class TestSwitches:
             make_objective("dr_gpro")
 
     def test_an_override_leaves_the_preset_alone(self) -> None:
-        before = OBJECTIVES.get("grpo")
-        assert make_objective("grpo", {"kl_coef": 0.1}).kl_coef == 0.1
-        assert OBJECTIVES.get("grpo") == before and before.kl_coef == 0
+        before = PRESETS.get("grpo")
+        assert make_objective("grpo", {"kl_coef": 0.1}).loss.kl_coef == 0.1
+        assert PRESETS.get("grpo") == before and before.kl_coef == 0
         with pytest.raises(ValidationError):
             before.kl_coef = 0.1  # type: ignore[misc]
 
@@ -425,7 +430,7 @@ DEFAULTS: dict[str, Any] = {
     "overlong_filter": False,
     "overlong_buffer": 0,
 }
-PRESETS: dict[str, dict[str, Any]] = {
+PUBLISHED: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dapo": {"clip_high": 0.28, "aggregate": "token_mean", "dynamic_sampling": True, "overlong_filter": True},
     "dr_grpo": {"advantage": "centre", "aggregate": "constant"},
@@ -453,4 +458,24 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("preset", POLICY_GRADIENTS)
 def test_presets_are_what_was_published(preset: str) -> None:
-    assert make_objective(preset).model_dump() == {**DEFAULTS, **PRESETS[preset]}
+    assert PRESETS.get(preset).model_dump() == {**DEFAULTS, **PUBLISHED[preset]}
+
+
+def test_every_key_of_the_config_reaches_its_part() -> None:
+    """And no other: what two parts have in common is the KL, which `kl_in` gives to one of them."""
+    parts = (Estimator, Loss, RolloutFilter)
+    found = [key for part in parts for key in part.model_fields]
+    assert set(found) == set(DEFAULTS) - {"kl_in"}
+    assert {key for key in found if found.count(key) > 1} == {"kl_coef", "kl_from"}
+    given = {"advantage": "centre", "gamma": 0.9, "clip_high": 0.3, "max_tries": 3, "overlong_buffer": 7, "kl_from": "phase"}
+    made = make_objective("grpo", given)
+    assert made.estimator == Estimator(advantage="centre", gamma=0.9, kl_from="phase")
+    assert made.loss == Loss(clip_high=0.3, kl_from="phase")
+    assert made.filter == RolloutFilter(max_tries=3, overlong_buffer=7)
+
+
+@pytest.mark.parametrize(("preset", "in_reward", "in_loss"), [("rloo", 0.1, 0.0), ("grpo", 0.0, 0.1)])
+def test_the_kl_is_in_the_reward_or_in_the_loss(preset: str, in_reward: float, in_loss: float) -> None:
+    made = make_objective(preset, {"kl_coef": 0.1})
+    assert (made.estimator.kl_coef, made.loss.kl_coef) == (in_reward, in_loss)
+    assert made.loss.is_regularised == (in_loss > 0)

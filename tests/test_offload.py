@@ -32,7 +32,7 @@ from engine_helpers import (
 )
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine, memory
-from milonga.engine.local import offload as resting
+from milonga.engine.local import offload as offloading
 from milonga.objectives import make_objective
 from milonga.types import TrainBatch
 
@@ -63,14 +63,14 @@ class Guard(TorchDispatchMode):
 
 @pytest.fixture
 def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
-    made, real = Guard(), resting.put_away
+    made, real = Guard(), offloading.move_to_host
 
     def noted(tensors: Iterable[torch.Tensor], device: torch.device) -> None:
         moved = list(tensors)
         real(moved, device)
         made.note(moved)
 
-    monkeypatch.setattr(resting, "put_away", noted)
+    monkeypatch.setattr(offloading, "move_to_host", noted)
     return made
 
 
@@ -90,7 +90,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def engine_of(root: Path, offload: bool, arch: str, names: str = "p", **options: Any) -> LocalEngine:
     made = section(model_folder(root, arch), lr=1e-3, offload=offload, **options)
-    return stirred(LocalEngine(dict.fromkeys(names, made), device="cpu", limit=16))
+    return stirred(LocalEngine(dict.fromkeys(names, made), device="cpu"))
 
 
 def taught(engine: LocalEngine, seed: int) -> TrainBatch:
@@ -99,7 +99,7 @@ def taught(engine: LocalEngine, seed: int) -> TrainBatch:
         return train_batch(rows, [1.0, -1.0] * 4, kl_coef=0.1)
     rows = sample_rollouts(LocalEngine({"p": section(engine.policy("p").section.model)}, device="cpu"), seed=seed)
     targets = [np.where(row.mask, value, np.nan) for row, value in zip(rows, [0.0, 1.0] * 4, strict=True)]
-    return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}).loss, rows, targets=targets)
 
 
 def run_policy(engine: LocalEngine, turns: int = 2) -> list[Any]:
@@ -120,7 +120,7 @@ def run_policy(engine: LocalEngine, turns: int = 2) -> list[Any]:
     return seen
 
 
-def resting_tensors(engine: LocalEngine) -> list[torch.Tensor]:
+def offloaded_tensors(engine: LocalEngine) -> list[torch.Tensor]:
     policy = engine.policy("p")
     return [*policy.list_moments(), *(policy.gradients or ()), *(t for tensors in policy.tags.values() for t in tensors)]
 
@@ -135,7 +135,7 @@ def test_the_same_bits_and_nothing_computes_with_what_is_away(root: Path, guard:
     assert plain.policy("p").fingerprint() == thrifty.policy("p").fingerprint()
     left, right = plain.policy("p").get_state(), thrifty.policy("p").get_state()
     assert left.keys() == right.keys() and same_bits(list(left.values()), list(right.values()))
-    held = resting_tensors(thrifty)
+    held = offloaded_tensors(thrifty)
     assert len(held) > 4 * len(weights(plain)) and all(guard.has(tensor) for tensor in held)
     assert not any(guard.has(tensor) for tensor in thrifty.policy("p").list_weights())
 
@@ -145,13 +145,13 @@ def test_moments_are_there_for_the_step_alone(root: Path, guard: Guard, monkeypa
     engine = engine_of(root, True, "llama")
     policy, seen = engine.policy("p"), []
     engine.learn(taught(engine, 0))
-    step, norm = policy.optimiser.step, policy.gradient_norm
+    step, norm = policy.optimizer.step, policy.gradient_norm
 
     def away() -> set[bool]:
         return {guard.has(tensor) for tensor in policy.list_moments()}
 
     monkeypatch.setattr(policy, "gradient_norm", lambda: seen.append(away()) or norm())
-    monkeypatch.setattr(policy.optimiser, "step", lambda: seen.append(away()) or step())
+    monkeypatch.setattr(policy.optimizer, "step", lambda: seen.append(away()) or step())
     engine.learn(taught(engine, 1))
     assert seen == [{True}, {False}] and away() == {True}
 
@@ -172,11 +172,11 @@ def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) ->
     before, rows = engine.policy("p").get_state(), sample_rollouts(engine)
     kept = {key: tensor.clone() for key, tensor in before.items()}
     with guard:
-        wrong = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
+        wrong = TrainBatch("p", make_objective("grpo", {}).loss, rows, constant(rows, [float("inf"), -1.0] * 4))
         assert engine.learn(wrong).skipped
     after = engine.policy("p").get_state()
     assert all(torch.equal(kept[key], after[key]) for key in kept)
-    assert all(guard.has(tensor) for tensor in resting_tensors(engine))
+    assert all(guard.has(tensor) for tensor in offloaded_tensors(engine))
 
 
 @pytest.mark.parametrize("kind", ["whole", "adapter"])
@@ -187,7 +187,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(root: Path, tmp_path: Path, gua
     run_policy(first)
     first.save(tmp_path)
     other.load(tmp_path)
-    assert all(guard.has(tensor) is offload for tensor in resting_tensors(other))
+    assert all(guard.has(tensor) is offload for tensor in offloaded_tensors(other))
     asked = taught(first, 5)
     one, two = (engine.learn(asked) for engine in (first, other))
     assert (one.loss, one.grad_norm) == (two.loss, two.grad_norm) and same_bits(weights(first), weights(other))

@@ -1,4 +1,4 @@
-"""Turns that are played while earlier ones are learned, with real actors: the lag is exact, whoever is fast, slow or killed."""
+"""Asynchronous rollouts with real actors: the lag is exact, whoever is fast, slow or killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from milonga.api import make_engine, start
 from milonga.context import Context
 from milonga.engine import Completion, Decoding, LearnReport, Request
 from milonga.engine.local import LocalEngine
-from milonga.engine.pinned import Lagged
+from milonga.engine.pinned import PinnedSampler
 from milonga.engine.ray.engine import Published
 from milonga.loop import Loop
 from milonga.resolve import Plan, resolve
@@ -64,13 +64,13 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def lagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight turns of grpo with a lag of one, in two stretches."""
+    """Eight turns of grpo with a lag of one, in two spans."""
     folder = tmp_path_factory.mktemp("lagged") / "run"
     start(planned({"turns": 8}), folder, quiet=True)
     return folder
 
 
-class Tagged(Lagged):
+class Tagged(PinnedSampler):
     """By hand: what a policy was, from a snapshot of a local engine."""
 
     def __init__(self, engine: LocalEngine, tag: str, version: int) -> None:
@@ -82,7 +82,7 @@ class Tagged(Lagged):
 
 
 def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], list[Rollouts]]:
-    """The same turns one after another in this process: turn n from the snapshot after turn n - 2, in stretches of four."""
+    """The same turns one after another in this process: turn n from the snapshot after turn n - 2, in spans of four."""
     engine, reports, sampled = make_engine(plan), [], []
     engine.snapshot("generator", "after 0")
     run_context = plan.make_run_context(engine)
@@ -111,7 +111,7 @@ def test_a_lag_of_one_is_what_it_is_by_hand(lagged: Path) -> None:
         assert {rollout["version"] for rollout in kept} == {rollout.segments[-1].version for rollout in rollouts}
     weights = state(lagged / "checkpoints" / "turn-000008", "generator")
     learned = engine.policy("generator").get_state()
-    assert any(key.startswith("optimiser:exp_avg/") for key in weights)
+    assert any(key.startswith("optimizer:exp_avg/") for key in weights)
     assert all(torch.equal(weights[key], learned[key]) for key in weights)
 
 
@@ -158,7 +158,7 @@ def test_no_lag_is_the_local_engine(tmp_path: Path) -> None:
 
 
 def doomed(folder: Path, address: str, count: int) -> None:
-    """A driver that is killed when it is to write so many rows: others are being played then."""
+    """A driver that is killed when it is to write so many rows: others are being sampled then."""
     append, calls = JsonLines.append, 0
 
     def deadly(self: JsonLines, *rows: Any) -> None:
@@ -209,20 +209,20 @@ TANGO: dict[str, Any] = {
 }
 
 
-def test_a_stretch_ends_where_the_next_turn_must_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetching_stops_where_the_next_turn_must_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tango on adapters with a lag of two: the verifier; three turns of the generator; two of the verifier; one of the
     generator, and an evaluation; two more."""
-    stretches: list[list[int]] = []
-    stretch = Loop.stretch
+    spans: list[list[int]] = []
+    list_turns = Loop.list_prefetchable_turns
 
     def noted(self: Loop, *args: Any) -> Any:
-        turns = list(stretch(self, *args))
-        stretches.append([place.turn + 1 for place, _ in turns])
+        turns = list(list_turns(self, *args))
+        spans.append([place.turn + 1 for place, _ in turns])
         return iter(turns)
 
-    monkeypatch.setattr(Loop, "stretch", noted)
+    monkeypatch.setattr(Loop, "list_prefetchable_turns", noted)
     start(planned(TANGO, staleness=2), tmp_path / "run", quiet=True)
-    assert stretches == [[1], [2, 3, 4], [5, 6], [7], [8, 9]]
+    assert spans == [[1], [2, 3, 4], [5, 6], [7], [8, 9]]
     rows = {row["turn"]: row for row in rows_of(tmp_path / "run")}
     assert [rows[n][f"learn/{rows[n]['learner']}/staleness"] for n in range(1, 10)] == [0, 0, 1, 2, 0, 1, 0, 0, 1]
     kept = read_rollouts(tmp_path / "run" / "rollouts" / "turn-000006.parquet")

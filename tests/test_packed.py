@@ -44,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner, "working", lambda policy: None)
+    monkeypatch.setattr(learner, "make_working_weights", lambda policy: None)
 
 
 @pytest.mark.parametrize("lora", [None, LORA, {**LORA, "targets": ["q_proj", "v_proj", "down_proj"]}])
@@ -71,7 +71,7 @@ def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> N
     """One long row among many short ones: without that, all of them would be padded to its length."""
     policy = engine_of(model_folder(root, "llama"), micro_tokens=400).policy("p")
     rows = [rollout(range(5, 5 + length), range(5, 9)) for length in [4] * 60 + [90]]
-    ready = packed.working(policy)
+    ready = packed.make_working_weights(policy)
     assert ready is not None and not ready.padless
     for batch in learner.make_micro_batches(policy, rows, None, ready):
         assert len(batch.members) * max(len(rows[i].ids) for i in batch.members) <= 400
@@ -88,7 +88,7 @@ def test_the_padding_row_of_the_embedding_gets_no_gradient(root: Path, monkeypat
 
 def test_an_adapted_embedding_is_left_to_the_model(root: Path) -> None:
     policy = engine_of(model_folder(root, "llama"), lora={**LORA, "targets": ["embed_tokens", "q_proj"]}).policy("p")
-    assert explain_misfit(policy) == "its embedding is not a plain table" and packed.working(policy) is None
+    assert explain_misfit(policy) == "its embedding is not a plain table" and packed.make_working_weights(policy) is None
 
 
 def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatc
     rows = mixed_rows()
     rng = np.random.default_rng(0)
     targets = [np.where(rng.random(len(t.ids)) < 0.4, 1.0, np.nan) for t in rows]
-    taught = TrainBatch("p", make_objective("value_bce"), rows, targets=targets)
+    taught = TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets)
     ours = gradients(engine, taught), engine.values("p", rows)
     unpacked(monkeypatch)
     assert gap(ours[0], gradients(engine, taught)) < 1e-5
@@ -175,7 +175,9 @@ def test_half_precision_is_as_near_to_float32_as_the_padded_pass_under_any_cut(
 def test_the_working_copy_is_made_once_for_a_step(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(model_folder(root), micro_tokens=60, minibatches=2)
     made = []
-    monkeypatch.setattr(learner, "working", lambda policy: made.append(packed.working(policy)) or made[-1])
+    monkeypatch.setattr(
+        learner, "make_working_weights", lambda policy: made.append(packed.make_working_weights(policy)) or made[-1]
+    )
     assert engine.learn(train_batch(mixed_rows(), [1.0] * 9)).steps == len(made) == 2
 
 
@@ -185,7 +187,7 @@ def test_the_working_copy_is_made_once_for_a_step(root: Path, monkeypatch: pytes
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile on the CPU, as on a GPU, but without the compiler's last stage."""
-    monkeypatch.setattr(fused, "_worthwhile", lambda args: True)
+    monkeypatch.setattr(fused, "_should_compile", lambda args: True)
     through = functools.partial(fused.compile_for_any_length, backend="aot_eager")
     monkeypatch.setattr(fused, "compile_for_any_length", through)
 
@@ -201,7 +203,7 @@ def test_compiled_functions_compute_the_same_and_are_compiled_once_for_all_lengt
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[1] == graphs[3] > 0, "other numbers of tokens need no other kernels"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "_worthwhile", lambda args: False)
+        patch.setattr(fused, "_should_compile", lambda args: False)
         for taught, ours in found:
             assert gap(ours, gradients(engine, taught)) < 1e-5
 
@@ -210,7 +212,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
     def broken(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no compiler here")
 
-    monkeypatch.setattr(fused, "_worthwhile", lambda args: True)
+    monkeypatch.setattr(fused, "_should_compile", lambda args: True)
     through = functools.partial(fused.compile_for_any_length, backend=broken)
     monkeypatch.setattr(fused, "compile_for_any_length", through)
 
@@ -229,7 +231,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
 @pytest.mark.parametrize("arch", ["gpt2", "gemma2"])
 def test_other_architectures_go_their_own_way(root: Path, arch: str) -> None:
     policy = engine_of(model_folder(root, arch)).policy("p")
-    assert explain_misfit(policy) is not None and packed.working(policy) is None
+    assert explain_misfit(policy) is not None and packed.make_working_weights(policy) is None
 
 
 def test_recomputing_is_refused_where_the_model_goes_its_own_way(root: Path) -> None:

@@ -18,10 +18,10 @@ from helpers import Command
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.engine import group_by_sampler
-from milonga.engine.local.vllm_sampler import checkpoint, checkpoint_parameters
+from milonga.engine.local.vllm_sampler import iterate_parameters, iterate_weights
 from milonga.engine.ray import layout
 from milonga.engine.ray.layout import Machine, Need
-from milonga.engine.ray.sharding import GroupShare
+from milonga.engine.ray.sharding import GroupDataParallel
 from milonga.errors import ConfigError, UserError
 from milonga.resolve import resolve
 
@@ -213,10 +213,10 @@ def test_transfers_are_of_whole_weights(
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])
 def test_a_checkpoint_has_the_names_and_shapes_of_a_folder(root: Path, arch: str) -> None:
     policy = LocalEngine({"p": section(model_folder(root, arch))}, device="cpu").policy("p")
-    made = {name: tuple(tensor.shape) for name, tensor in checkpoint(policy)}
+    made = {name: tuple(tensor.shape) for name, tensor in iterate_weights(policy)}
     assert made == {name: tuple(tensor.shape) for name, tensor in policy.causal.state_dict().items()}
     assert "lm_head.weight" in made, "tied or not"
-    assert list(made) == [name for name, _ in checkpoint_parameters(policy)]
+    assert list(made) == [name for name, _ in iterate_parameters(policy)]
 
 
 def test_a_policy_that_is_not_there_is_named() -> None:
@@ -269,9 +269,9 @@ def test_rows_are_dealt_out_whole_and_evenly(units: list[int] | None) -> None:
     sizes = [5, 90, 3, 44, 12, 71, 8, 60, 33, 25, 2]
     shares = []
     for rank in range(3):
-        share = GroupShare.__new__(GroupShare)
-        share.rank, share.workers = rank, 3
-        shares.append(share.select_own_rows(sizes, units))
+        parallel = GroupDataParallel.__new__(GroupDataParallel)
+        parallel.rank, parallel.workers = rank, 3
+        shares.append(parallel.select_own_rows(sizes, units))
     assert sorted(row for share in shares for row in share) == list(range(11))
     if units is not None:
         owners = [{units[row] for row in share} for share in shares]

@@ -213,7 +213,7 @@ def test_learning_by_hand() -> None:
     each = 2 * (8 * 8 + 2 * (2 * 8 + 2 * 3 * 4 + 3 * 16))
     assert SMALL.activation_bytes == each and one["activations"] == pytest.approx(10 * 800 * each / 1e11)
     assert one["learner host"] == pytest.approx(800e-6)
-    assert one["learner links"] == 0 and one["optimiser"] == pytest.approx(30 * 1272 / 0.5e11)
+    assert one["learner links"] == 0 and one["optimizer"] == pytest.approx(30 * 1272 / 0.5e11)
     again = learn_parts(BY_HAND, SMALL, study, gpus=1, tokens=400, recompute=True)
     assert again["products"] == pytest.approx(4 / 3 * one["products"])
 
@@ -365,7 +365,7 @@ def test_stretches_are_those_of_the_loop(recipe: str, tmp_path: Path) -> None:
     options = {"warmup": 0, "n_generator": counts[0]} if recipe == "tango" else {}
     with short_loop(recipe, tmp_path, {"options": options, "batch": {"problems": 2, "rollouts": 2}}) as loop:
         for count in counts:
-            found = len(list(loop.stretch(loop.next_cursor())))
+            found = len(list(loop.list_prefetchable_turns(loop.next_cursor())))
             assert found == (100 if len(counts) == 1 else count)
             for _ in range(count):
                 loop.run_turn()

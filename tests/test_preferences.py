@@ -18,7 +18,7 @@ from cases import FAST, TINY
 from helpers import PROPERTY, make_rollout
 from milonga.context import Context
 from milonga.objectives import make_objective
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss, compute_pair_loss
 from milonga.patterns.preference_pairs import record_pairs, to_given_rollout
 from milonga.preferences import Preference, Preferences, Side
 from milonga.runfolder.files import JsonLines
@@ -90,7 +90,7 @@ def test_what_another_version_sampled_is_for_pairs_and_never_for_a_policy_gradie
     frozen = to_given_rollout(sampled)
     assert frozen.ids is sampled.ids and frozen.mask.tolist() == [False] * 2 + [True] * 3
     with pytest.raises(ValueError, match="given texts cannot enter a policy gradient"):
-        TrainBatch("generator", make_objective("grpo"), Rollouts([frozen]), advantages=[np.zeros(5)])
+        TrainBatch("generator", make_objective("grpo").loss, Rollouts([frozen]), advantages=[np.zeros(5)])
 
 
 # Rounds.
@@ -181,7 +181,7 @@ def test_pairs_that_are_not_new_are_not_learned_from(tmp_path: Path) -> None:
 
 def test_the_hinge_by_hand() -> None:
     scores, rows = torch.tensor([2.5, 1.0, 0.2, 0.0]), Rows(torch.ones(4), pairs=torch.tensor([(0, 1), (2, 3)]))
-    found = pair_loss(make_objective("dpo", {"pair_loss": "hinge"}), scores, rows, Denominators(4, 4, 1, 2))[0]
+    found = compute_pair_loss(make_objective("dpo", {"pair_loss": "hinge"}).loss, scores, rows, Denominators(4, 4, 2))[0]
     assert float(found) == pytest.approx((0.0 + 0.8) / 2)
 
 
@@ -189,5 +189,5 @@ def test_imitating_the_winner_too_is_the_mean_over_its_tokens() -> None:
     logp = torch.tensor([-1.0, -3.0, -0.5, -0.5, -4.0])
     rows = Rows(torch.tensor([2, 3]), pairs=torch.tensor([(0, 1)]))
     terms = TokenTerms(logp, torch.zeros(5), logp, torch.tensor([0, 0, 1, 1, 1]), rows, reference=logp)
-    found = loss(make_objective("dpo", {"nll_coef": 1.5}), terms, Denominators(5, 2, 1, 1))[0]
+    found = compute_loss(make_objective("dpo", {"nll_coef": 1.5}).loss, terms, Denominators(5, 2, 1))[0]
     assert float(found) == pytest.approx(np.log(2) + 1.5 * 2.0)

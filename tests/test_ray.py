@@ -274,7 +274,7 @@ def test_weights_that_were_lost_on_their_way_are_gathered_again(engine: RayEngin
     asked = requests(prompts(6))
     expected = [done.logprobs for done in engine.sample("one", asked, Decoding(8))]
     engine.handover.sent["one"] = replace(engine.handover.sent["one"], weights=lost.remote())
-    engine.samplers["one"][0].holds.clear()
+    engine.samplers["one"][0].loaded.clear()
     with pytest.warns(UserWarning, match="samplers of one: .*starting again"):
         found = engine.sample("one", asked, Decoding(8))
     assert apart([done.logprobs for done in found], expected) == 0

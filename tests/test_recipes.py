@@ -21,7 +21,7 @@ from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.engine.local.models import resolve_model_path
 from milonga.loop import Loop
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import PRESETS
 from milonga.patterns.outcome import outcome_rewards
 from milonga.recipe import ALLOWED
 from milonga.resolve import Plan, resolve
@@ -155,7 +155,7 @@ def weights() -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in engine().policy("generator").parameters]
 
 
-@pytest.mark.parametrize("preset", [name for name in OBJECTIVES if OBJECTIVES.get(name).kind == "policy_gradient"])
+@pytest.mark.parametrize("preset", [name for name in PRESETS if PRESETS.get(name).kind == "policy_gradient"])
 def test_grpo_runs_with_every_objective_and_changes_the_weights(preset: str, tmp_path: Path) -> None:
     p = plan("grpo", policies={"generator": {"objective": {"preset": preset}}})
     row = one_turn(p, tmp_path)
@@ -208,7 +208,7 @@ def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
     one = ctx(p)
     rollouts = one.ask("generator", one.problems(), 2)
     limit = one.run.get_max_tokens("generator")
-    rewards = outcome_rewards(one, rollouts, p.recipe.objectives["generator"])
+    rewards = outcome_rewards(one, rollouts, p.recipe.objectives["generator"].filter)
     expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in rollouts]
     assert rewards == pytest.approx(expected)
 

@@ -26,11 +26,11 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"])
 
 MOMENTS = {
-    "sampling": ("milonga.engine.local.sampler", "pick"),
+    "sampling": ("milonga.engine.local.sampler", "draw_tokens"),
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
     "a row": ("milonga.runfolder.files", "JsonLines.append"),
-    "rollouts": ("milonga.runfolder.folder", "write_traces"),
+    "rollouts": ("milonga.runfolder.folder", "write_rollouts"),
     "a file of a checkpoint": ("milonga.engine.local.engine", "save_file"),
     "the marker": ("milonga.runfolder.checkpoints", "write_atomically"),
     "the name of a checkpoint": ("pathlib", "Path.rename"),

@@ -191,19 +191,21 @@ def test_without_a_thought_only_the_beginning_of_the_line_is_seen() -> None:
 def test_leave_one_out_by_hand() -> None:
     rollouts = make_rollouts([3, 5, 2, 4])
     objective = plan().recipe.objectives["generator"]
-    found = outcome_advantages(np.array([0.2, -0.1, 0.5, 0.0]), rollouts, ["p"] * 4, objective)
+    found = outcome_advantages(np.array([0.2, -0.1, 0.5, 0.0]), rollouts, ["p"] * 4, objective.estimator)
     assert [a[-1] for a in found] == pytest.approx([0.0667, -0.3333, 0.4667, -0.2], abs=1e-4)
     # No division by the std, and the mean over a thought's own tokens: neither noise nor length is blown up.
-    assert objective.advantage == "leave_one_out" and objective.aggregate == "sequence_mean"
-    assert (objective.clip_low, objective.clip_high, objective.kl_coef, objective.entropy_coef) == (0.2, 0.2, 0.0, 0.0)
+    assert objective.estimator.advantage == "leave_one_out" and objective.loss.aggregate == "sequence_mean"
+    loss = objective.loss
+    assert (loss.clip_low, loss.clip_high, loss.kl_coef, loss.entropy_coef) == (0.2, 0.2, 0.0, 0.0)
+    assert objective.estimator.kl_coef == 0.0
 
 
 def test_equal_rewards_move_nothing() -> None:
     p = plan()
     ctx = fresh(p)
     thoughts = sample_thoughts(ctx, cut_lines(ctx, ctx.problems(), "answer"), 4)
-    objective = p.recipe.objectives["generator"]
-    advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problem_ids, objective)
+    estimator = p.recipe.objectives["generator"].estimator
+    advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problem_ids, estimator)
     before = weights()
     engine().learn(p.recipe.train_batch("generator", thoughts, advantages=advantages))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(), strict=True))
@@ -316,7 +318,7 @@ def test_next_token_training_on_the_same_lines(mode: str, kinds: list[str]) -> N
     p = plan(options={"next_token": mode})
     ctx = fresh(p)
     train_batches = list(p.recipe.credit(ctx, p.recipe.rollout(ctx)))
-    assert [train_batch.objective.kind for train_batch in train_batches] == kinds
+    assert [train_batch.loss.kind for train_batch in train_batches] == kinds
     lines = train_batches[-1].rollouts
     assert len(lines) == 4 and len({t.problem.id for t in lines}) == 4
     assert all(t.text == t.problem.data["line"] and text_of(t.ids[t.mask]).startswith(t.text) for t in lines)

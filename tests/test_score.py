@@ -129,7 +129,7 @@ def test_the_format_is_shown_behind_the_models_own_first_turns() -> None:
     assert len(shown) == 8 and len(replies) == 4
     assert all(t.target.origin == "sampled" and t.segments[1].trained is False and t.segments[-1].trained for t in replies)
     (train_batch,) = p.recipe.credit(ctx(p, FORMAT), shown)
-    assert train_batch.objective.kind == "cross_entropy"
+    assert train_batch.loss.kind == "cross_entropy"
 
 
 def test_first_attempts_of_the_start_are_mended_and_not_trained() -> None:

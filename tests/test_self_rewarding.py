@@ -204,7 +204,7 @@ def test_judge_and_answers_are_of_the_model_that_the_round_began_with() -> None:
     schedule = plan().recipe.schedule()
     assert [(a.policy, a.source) for a in schedule.cycle[0].enter] == [("generator", BEFORE)]
     assert [(a.policy, a.source) for a in schedule.intro[1].enter] == [("generator", SEED), ("generator", BEFORE)]
-    assert plan().recipe.objectives["generator"].kl_from == BEFORE
+    assert plan().recipe.objectives["generator"].loss.kl_from == BEFORE
     own = plan(binding="own").recipe.schedule()
     assert [a.policy for a in own.cycle[0].enter] == ["generator", "verifier"]
 

@@ -251,7 +251,7 @@ def test_only_what_was_kept_weighs_in_the_train_batch() -> None:
     recipe.collect(one, one.write("judge", target, texts))
     (train_batch,) = recipe.credit(ctx(p, TRAIN), Rollouts([]))
     assert (
-        train_batch.objective.kind == "cross_entropy"
+        train_batch.loss.kind == "cross_entropy"
         and train_batch.sources == {"construction": 1.0}
         and train_batch.weights is not None
     )
@@ -332,11 +332,7 @@ def test_right_judgements_win_against_others_of_the_same_input_and_order() -> No
     rows = [(d, text) for d in target for text in texts[d.parsed.value.better]]
     rollouts = one.write("judge", [d for d, _ in rows], [text for _, text in rows])
     (train_batch,) = p.recipe.credit(one, rollouts)
-    assert (
-        train_batch.objective.kind == "dpo"
-        and train_batch.objective.nll_coef == 1.5
-        and train_batch.objective.kl_from == PREFER
-    )
+    assert train_batch.loss.kind == "dpo" and train_batch.loss.nll_coef == 1.5 and train_batch.loss.kl_from == PREFER
     pairs = list(zip(train_batch.rollouts[::2], train_batch.rollouts[1::2], strict=True))
     assert len(pairs) == 4, "two of each input in which anything is right"
     for winner, loser in pairs:

@@ -149,7 +149,7 @@ def test_spoilt_examples_are_found_and_weigh_nothing(agent: str) -> None:
     ctx = Context(RunContext(make_engine(made), made.task, made.roles, made.agents, sampling, seed, 32), 1, agent)
     rollouts = made.recipe.rollout(ctx)
     (train_batch,) = made.recipe.credit(ctx, rollouts)
-    assert train_batch.weights is not None and train_batch.objective.kind == "cross_entropy" and train_batch.policy == agent
+    assert train_batch.weights is not None and train_batch.loss.kind == "cross_entropy" and train_batch.policy == agent
     assert 8 < sum(train_batch.weights) < 28 and train_batch.notes["kept"] == sum(train_batch.weights) / 32
     for rollout, weight in zip(train_batch.rollouts, train_batch.weights, strict=True):
         assert rollout.origin == "given" and rollout.segments[-1].trained and weight == is_right(rollout)

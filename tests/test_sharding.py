@@ -52,18 +52,18 @@ def older() -> TrainBatch:
 
 def pairs(kind: str) -> TrainBatch:
     rows = mixed_rows(8)
-    return TrainBatch("p", make_objective(kind, {}), rows, labels=[1.0, 0.0] * 4, units=UNITS)
+    return TrainBatch("p", make_objective(kind, {}).loss, rows, labels=[1.0, 0.0] * 4, units=UNITS)
 
 
 def values() -> TrainBatch:
     rows = mixed_rows()
     targets = [np.where(t.mask, 0.5 + v / 4, np.nan) for t, v in zip(rows, VALUES, strict=True)]
-    return TrainBatch("p", make_objective("value_bce", {}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {}).loss, rows, targets=targets)
 
 
 def weighted() -> TrainBatch:
     rows = mixed_rows()
-    made = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, VALUES))
+    made = TrainBatch("p", make_objective("grpo", {}).loss, rows, constant(rows, VALUES))
     made.weights = [1.0, 0.0, 2.0, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0]
     return made
 
@@ -100,9 +100,9 @@ def kept(engine: LocalEngine) -> dict[str, torch.Tensor]:
 
     policy = engine.policy("p")
     return {
-        key: policy.share.gather_tensor(t)
+        key: policy.parallel.gather_tensor(t)
         for key, t in policy.collect_tensors().items()
-        if key.startswith(("optimiser:exp_avg/", "tag:"))
+        if key.startswith(("optimizer:exp_avg/", "tag:"))
     } | {f"live/{n}": t for n, t in zip(policy.names, sharding.gather_tensors(policy, "live"), strict=True)}
 
 
@@ -139,7 +139,7 @@ def compare(root: Path, name: str) -> None:
         engine.publish("p")
     left, right = kept(shared), kept(whole)
     assert left.keys() == right.keys()
-    moments = [key for key in right if key.startswith("optimiser:")]
+    moments = [key for key in right if key.startswith("optimizer:")]
     steps = options.get("minibatches", 1) * options.get("epochs", 1)
     for side in (left, right):
         assert gap([side[key] for key in moments], allowed.exact.moments) <= allowed.gradients
@@ -167,12 +167,12 @@ def return_to_rest(file: Path, whole: LocalEngine, shared: LocalEngine) -> None:
     from milonga.engine.ray import sharding
 
     policy = shared.policy("p")
-    before = {key: policy.share.gather_tensor(tensor).clone() for key, tensor in policy.collect_tensors().items()}
+    before = {key: policy.parallel.gather_tensor(tensor).clone() for key, tensor in policy.collect_tensors().items()}
     sharding.save(policy, file)
     sharding.load(policy, file)
     whole.policy("p").load_state(load_file(file))
     for found in (policy, whole.policy("p")):
-        after = {key: found.share.gather_tensor(tensor) for key, tensor in found.collect_tensors().items()}
+        after = {key: found.parallel.gather_tensor(tensor) for key, tensor in found.collect_tensors().items()}
         assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
     assert all(
         torch.equal(a, b) for a, b in zip(sharding.gather_tensors(policy, "ema"), whole.policy("p").tags["ema"], strict=True)

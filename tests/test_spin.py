@@ -18,8 +18,8 @@ from cases import FAST, TINY
 from helpers import make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
-from milonga.objectives import Objective, make_objective
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
+from milonga.objectives import Loss, make_objective
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss
 from milonga.patterns.preference_pairs import BEFORE
 from milonga.resolve import Plan, resolve
 from milonga.runfolder.files import JsonLines
@@ -32,7 +32,7 @@ DATA, START = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
 # What the loss leads to, with three answers of one token.
 
 
-def population_loss(objective: Objective, logits: Tensor, before: Tensor) -> Tensor:
+def population_loss(loss: Loss, logits: Tensor, before: Tensor) -> Tensor:
     """Over all pairs of an answer of the data and one of the copy, each weighed by how often it comes."""
     pairs = list(itertools.product(range(3), range(3)))
     answers = torch.tensor([side for pair in pairs for side in pair])
@@ -40,21 +40,21 @@ def population_loss(objective: Objective, logits: Tensor, before: Tensor) -> Ten
     rows = Rows(torch.ones(18), weights, pairs=torch.arange(18).reshape(9, 2))
     logp, reference = logits.log_softmax(0)[answers], before.log()[answers]
     terms = TokenTerms(logp, torch.zeros(18), reference, torch.arange(18), rows, reference=reference)
-    return loss(objective, terms, Denominators(18, 18, 1, 9))[0]
+    return compute_loss(loss, terms, Denominators(18, 18, 9))[0]
 
 
 def best_response(beta: float, before: Tensor) -> tuple[Tensor, float]:
-    objective, logits = make_objective("dpo", {"beta": beta}), before.log().clone().requires_grad_()
-    optimiser = torch.optim.LBFGS([logits], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+    loss, logits = make_objective("dpo", {"beta": beta}).loss, before.log().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([logits], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
-        value = population_loss(objective, logits, before)
+        optimizer.zero_grad()
+        value = population_loss(loss, logits, before)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(closure)  # type: ignore[arg-type]
-    return logits.detach().softmax(0), float(population_loss(objective, logits.detach(), before))
+    optimizer.step(closure)  # type: ignore[arg-type]
+    return logits.detach().softmax(0), float(population_loss(loss, logits.detach(), before))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_rounds_close_in_on_the_data() -> None:
 @pytest.mark.parametrize("beta", [0.1, 1.0, 5.0])
 def test_at_the_start_of_a_round_the_loss_is_log_two_and_the_data_are_a_fixed_point(beta: float) -> None:
     start = torch.tensor(START)
-    assert float(population_loss(make_objective("dpo", {"beta": beta}), start.log(), start)) == pytest.approx(math.log(2))
+    assert float(population_loss(make_objective("dpo", {"beta": beta}).loss, start.log(), start)) == pytest.approx(math.log(2))
     assert best_response(beta, torch.tensor(DATA))[0].tolist() == pytest.approx(list(DATA), abs=1e-4)
 
 
@@ -93,7 +93,7 @@ def test_log_ratios_are_summed_over_tokens_and_not_averaged() -> None:
         logp = torch.where(rows == 0, -0.5, -1.0)
         reference, of_rows = torch.full((length + 1,), -1.0), Rows(sizes, pairs=torch.tensor([(0, 1)]))
         terms = TokenTerms(logp, logp, logp, rows, of_rows, reference=reference)
-        found = float(loss(make_objective("dpo", {"beta": 1.0}), terms, Denominators(length + 1, 2, 1, 1))[0])
+        found = float(compute_loss(make_objective("dpo", {"beta": 1.0}).loss, terms, Denominators(length + 1, 2, 1))[0])
         margins.append(-math.log(math.expm1(found)))
     assert margins == pytest.approx([1.0, 3.0], rel=1e-4)
 
@@ -141,7 +141,7 @@ def test_the_data_win_and_the_copy_loses_whoever_is_right() -> None:
 
 def test_the_copy_and_the_reference_are_the_same_version() -> None:
     p = plan()
-    assert p.recipe.objectives["generator"].kl_from == BEFORE and p.recipe.schedule().cycle[0].enter[0].source == BEFORE
+    assert p.recipe.objectives["generator"].loss.kl_from == BEFORE and p.recipe.schedule().cycle[0].enter[0].source == BEFORE
 
 
 def test_truncated_answers_are_left_out() -> None:

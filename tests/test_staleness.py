@@ -17,18 +17,18 @@ import torch
 from cases import TINY
 from engine_helpers import engine_of, gap, gradients, model_folder, sample_rollouts, train_batch, weights
 from helpers import make_rollout
+from milonga.api import make_engine
 from milonga.config import PlacementSection
 from milonga.context import Context, RunContext
 from milonga.credit.staleness import mean_staleness, token_staleness
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
-from milonga.engine.pinned import Lagged, Stopped
+from milonga.engine.pinned import PinnedSampler, Stopped
 from milonga.errors import ConfigError, UserError
 from milonga.loop import Loop
-from milonga.objectives import OBJECTIVES, make_objective
+from milonga.objectives import PRESETS, make_objective
 from milonga.objectives.losses import policy_gradient, truncated_weights
-from milonga.pair import make_engine
-from milonga.prefetch import Ahead, isolate_recipe
+from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.recipe import ALLOWED, Refused
 from milonga.resolve import resolve
 from milonga.runfolder.console import LiveView
@@ -60,8 +60,8 @@ def test_decoupled_clipping_by_hand() -> None:
     logp = torch.tensor([0.55, 0.7, 0.3, 0.44, 0.22]).log()
     weight, _ = truncated_weights(now, sampled, 2.0)
     advantage = weight * torch.tensor([1.0, 1.0, -1.0, 1.0, -1.0])
-    objective = make_objective("grpo", {"clip_low": 0.2, "clip_high": 0.2})
-    found, cut = policy_gradient(objective, logp, now, advantage, torch.arange(5), torch.ones(5))
+    loss = make_objective("grpo", {"clip_low": 0.2, "clip_high": 0.2}).loss
+    found, cut = policy_gradient(loss, logp, now, advantage, torch.arange(5), torch.ones(5))
     assert found.tolist() == pytest.approx([1.1, 1.2, 2 * -0.8, 2 * 1.1, 0.25 * -1.1])
     assert cut.tolist() == [False, True, True, False, False]
 
@@ -75,7 +75,7 @@ def old_train_batch() -> TrainBatch:
     ]
     rows = [replace(t, segments=(t.segments[0], replace(t.segments[1], version=3))) for t in rows]
     advantages = [np.array([0.0, 1.0, -1.0]), np.array([0.0, 0.0, 2.0]), np.zeros(2)]
-    return TrainBatch("generator", make_objective("grpo"), Rollouts(rows), advantages=advantages)
+    return TrainBatch("generator", make_objective("grpo").loss, Rollouts(rows), advantages=advantages)
 
 
 def test_age_counts_only_what_the_learner_sampled() -> None:
@@ -89,30 +89,30 @@ def test_age_counts_only_what_the_learner_sampled() -> None:
     )
 
 
-@pytest.mark.parametrize("preset", [n for n in OBJECTIVES if OBJECTIVES.get(n).kind == "policy_gradient"])
+@pytest.mark.parametrize("preset", [n for n in PRESETS if PRESETS.get(n).kind == "policy_gradient"])
 def test_a_weight_on_the_advantage_is_a_weight_on_the_token(preset: str) -> None:
-    """With every kind of clipping, on both sides of the bounds; so that a correction needs no place in the objectives."""
-    objective = OBJECTIVES.get(preset)
-    objective = objective.model_copy(update={"dual_clip": 1.5}) if objective.clip == "ppo" else objective
+    """With every kind of clipping, on both sides of the bounds; so that a correction needs no place in the losses."""
+    loss = make_objective(preset).loss
+    loss = loss.model_copy(update={"dual_clip": 1.5}) if loss.clip == "ppo" else loss
     draw = np.random.default_rng(0)
     logp, old, advantage = (torch.tensor(draw.normal(size=40)) for _ in range(3))
     weight, rows = torch.tensor(draw.uniform(0, 2, 40)), torch.arange(40) // 8
     lengths = torch.full((5,), 8)
-    plain, cut = policy_gradient(objective, logp, old, advantage, rows, lengths)
-    weighed, also = policy_gradient(objective, logp, old, weight * advantage, rows, lengths)
+    plain, cut = policy_gradient(loss, logp, old, advantage, rows, lengths)
+    weighed, also = policy_gradient(loss, logp, old, weight * advantage, rows, lengths)
     assert torch.allclose(weighed, weight * plain) and torch.equal(cut, also)
 
 
 def test_other_train_batches_cannot_be_corrected() -> None:
     with pytest.raises(ValueError, match="'cross_entropy' cannot learn from older samples"):
-        TrainBatch("generator", make_objective("cross_entropy"), old_train_batch().rollouts, stale_cap=2.0)
+        TrainBatch("generator", make_objective("cross_entropy").loss, old_train_batch().rollouts, stale_cap=2.0)
 
 
 CAP = 1.05
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
 TAUGHT: dict[str, dict[str, Any]] = {
     "grpo": {},
-    "dr_grpo": {"kl_coef": 0.1, "entropy_coef": 0.01},
+    "dr_grpo": {"kl_coef": 0.1, "length": 16, "entropy_coef": 0.01},
     "gspo": {},
     "cispo": {},
     "aipo": {},
@@ -247,14 +247,14 @@ def test_phases_that_wait_for_a_metric_refuse(monkeypatch: pytest.MonkeyPatch) -
         resolve([{"recipe": "grpo"}, PLACED])
 
 
-class Still(Lagged):
+class Still(PinnedSampler):
     """A local engine that nobody trains meanwhile."""
 
     def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
         return self.engine.sample(policy, requests, decoding)
 
 
-def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
+def test_asynchronous_rollouts_can_only_sample(tmp_path: Path) -> None:
     """What goes wrong in a turn comes out where it is taken, and not before."""
     plan = resolve([TINY, {"recipe": "grpo"}])
     engine = make_engine(plan)
@@ -277,10 +277,10 @@ def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
         view.checkpoint_bytes,
     ]
     for ask in refused:
-        with pytest.raises(ValueError, match=r"while earlier ones are learned cannot .* says in `overlap` why"):
+        with pytest.raises(ValueError, match=r"asynchronous rollouts cannot .* says in `overlap` why"):
             ask()
     with pytest.raises(NotImplementedError, match="LocalEngine has no samplers"):
-        engine.frozen()
+        engine.sampling_view()
 
 
 def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> None:
@@ -294,17 +294,17 @@ def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> 
         ctx.problems(int(ctx.turn))
         return Rollouts([])
 
-    ahead = Ahead(rollout, engine, staleness=1)
-    ahead.begin(Context(run_context, turn, "generator", start=10) for turn in range(1, 6))
-    assert ahead.take_next().ctx.start == 10 and engine.frozen_times == 2
-    ahead.submit_next()
-    second = ahead.take_next()
-    assert second.ctx.start == 11 and engine.frozen_times == 3
+    prefetcher = Prefetcher(rollout, engine, staleness=1)
+    prefetcher.begin(Context(run_context, turn, "generator", start=10) for turn in range(1, 6))
+    assert prefetcher.take_next().ctx.start == 10 and engine.views_taken == 2
+    prefetcher.submit_next()
+    second = prefetcher.take_next()
+    assert second.ctx.start == 11 and engine.views_taken == 3
     assert second.hidden_seconds(second.ended + 1) == second.ended - second.began and second.hidden_seconds(second.began) == 0
     with pytest.raises(ValueError, match="turn 3"):
-        ahead.take_next()
-    assert not ahead.is_empty
-    ahead.close()
+        prefetcher.take_next()
+    assert not prefetcher.is_empty
+    prefetcher.close()
 
 
 class Looking(Grpo):
@@ -323,18 +323,18 @@ class Looking(Grpo):
         return ctx.preferences.kept  # type: ignore[return-value]
 
 
-def test_play_cannot_reach_what_learning_changes() -> None:
+def test_rollouts_cannot_reach_what_learning_changes() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
     engine = Freezing(make_engine(plan), {"generator": 0})
     run_context = RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
-    ahead = Ahead(isolate_recipe(recipe), engine, staleness=3)
-    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2, 3, 4))
+    prefetcher = Prefetcher(isolate_recipe(recipe), engine, staleness=3)
+    prefetcher.begin(Context(run_context, turn, "generator") for turn in (1, 2, 3, 4))
     state = "use the recipe's `state`"
     for what in (state, state, "set attributes of the recipe", "use the pairs that were kept"):
-        with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
-            ahead.take_next()
-    ahead.close()
+        with pytest.raises(ValueError, match=f"asynchronous rollouts cannot {what}"):
+            prefetcher.take_next()
+    prefetcher.close()
     assert recipe.state == {} and recipe.rollouts == 2
 
 
@@ -347,21 +347,21 @@ def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:
     def rollout(ctx: Context) -> Rollouts:
         ctx.ask("generator", ctx.problems())
         asked.set()
-        assert ahead.stop.wait(60)
+        assert prefetcher.stop.wait(60)
         reached.append("the end of the first call")
         ctx.ask("generator", ctx.problems())
         reached.append("the end of the second")
         return Rollouts([])
 
-    ahead = Ahead(rollout, engine, staleness=1)
-    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2))
+    prefetcher = Prefetcher(rollout, engine, staleness=1)
+    prefetcher.begin(Context(run_context, turn, "generator") for turn in (1, 2))
     assert asked.wait(60)
-    ahead.close()
+    prefetcher.close()
     assert reached == ["the end of the first call"]
     with pytest.raises(Stopped):
-        ahead.take_next()
+        prefetcher.take_next()
     with pytest.raises(CancelledError):
-        ahead.take_next()
+        prefetcher.take_next()
 
 
 def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +385,7 @@ class Asking(Grpo):
         return super().credit(ctx, rollouts)
 
 
-def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> None:
+def test_credit_cannot_ask_samplers_that_are_busy_with_the_next_turns(tmp_path: Path) -> None:
     """They would be given other weights under the hands of who plays."""
     plan = resolve([TINY, {"recipe": "grpo", "turns": 2, "keep": {"checkpoint_every": 9}, "eval": {"every": 100}}])
     recipe = Asking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
@@ -394,9 +394,9 @@ def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> 
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, engine, folder, LiveView("", None, quiet=True))
         for _ in range(2):
-            with pytest.raises(ValueError, match="the generator cannot be asked while later turns are played"):
+            with pytest.raises(ValueError, match="the generator cannot be asked while later turns are sampled"):
                 recipe.credit(*loop.take_prefetched(loop.next_cursor()))
-        loop.ahead.close()
+        loop.prefetcher.close()
 
 
 class Fleeting(dict[Any, Any]):
@@ -410,19 +410,19 @@ def test_weights_are_handed_over_though_a_sampler_of_another_thread_is_lost() ->
     pytest.importorskip("ray")
     from milonga.engine.ray.samplers import Handover
 
-    learners: Any = SimpleNamespace(do=lambda method, *_, **__: ([method], []))
+    learners: Any = SimpleNamespace(call_workers=lambda method, *_, **__: ([method], []))
     handover = Handover({}, {"generator": learners}, PlacementSection())
     handover.stamps["generator", "live"], handover.sent = 3, Fleeting()
     handed = handover.get_newest("generator")
     assert handed is not None and (handed.stamp, handed.weights) == (3, "weights")
 
 
-def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
+def test_prefetched_turns_know_how_far_the_run_is(tmp_path: Path) -> None:
     """At their own place, though they are set up together."""
     plan = resolve([TINY, {"recipe": "grpo", "turns": 4, "keep": {"checkpoint_every": 3}, "eval": {"every": 100}}])
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, make_engine(plan), folder, LiveView("", None, quiet=True))
-        tables = [loop.make_context(*turn) for turn in loop.stretch(loop.next_cursor())]
+        tables = [loop.make_context(*turn) for turn in loop.list_prefetchable_turns(loop.next_cursor())]
     assert [ctx.turn for ctx in tables] == [1, 2, 3]
     assert [ctx.progress for ctx in tables] == [0.0, 0.25, 0.5]
 
@@ -430,10 +430,10 @@ def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
 class Freezing(Still):
     """One that counts how often it was asked for what is published."""
 
-    frozen_times = 0
+    views_taken = 0
 
-    def frozen(self) -> Still:
-        self.frozen_times += 1
+    def sampling_view(self) -> Still:
+        self.views_taken += 1
         return Still(self.engine, self.versions)
 
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout
-from milonga.credit import StepCredit, decay, mix_advantages, outcome_advantages, shares
+from milonga.credit import StepCredit, contribution_stats, decay, mix_advantages, outcome_advantages
 from milonga.credit.tokens import StepNorm
-from milonga.objectives import OBJECTIVES, make_objective
+from milonga.objectives import PRESETS, make_objective
 from milonga.systems.tango.credit import ClassBalance
 from milonga.types import Floats, Rollouts
 
 NAN = float("nan")
 NORMS: tuple[StepNorm, ...] = ("paper", "verdict")
-GROUP_PRESETS = [name for name in OBJECTIVES if not OBJECTIVES.get(name).advantage.startswith("whiten")]
+GROUP_PRESETS = [name for name in PRESETS if not PRESETS.get(name).advantage.startswith("whiten")]
 
 # Five completion tokens with steps that end at the second and the fourth; three with one that ends at the second.
 PAIR = Rollouts([make_rollout(2, 5, (2, 4), id="a"), make_rollout(2, 3, (2,), id="b")])
@@ -36,7 +36,7 @@ def credit(
 ) -> list[list[float]]:
     """Advantages of the completion tokens; the prompts are checked to have none."""
     rule = StepCredit(norm, scale, gamma)
-    found = rule.advantages(verdicts, rollouts, ["g"] * len(rollouts), make_objective(preset))
+    found = rule.advantages(verdicts, rollouts, ["g"] * len(rollouts), make_objective(preset).estimator)
     for array, rollout in zip(found, rollouts, strict=True):
         assert len(array) == len(rollout.ids) and not array[~rollout.mask].any()
     return [array[rollout.mask].tolist() for array, rollout in zip(found, rollouts, strict=True)]
@@ -77,8 +77,8 @@ class TestGroupForms:
         four = Rollouts([*PAIR, *PAIR])
         opposed = [*VERDICTS, [-1.0, -1.0], [1.0]]
         rule = StepCredit("paper")
-        apart = rule.advantages(opposed, four, "aabb", make_objective("grpo"))
-        alone = rule.advantages(VERDICTS, PAIR, "aa", make_objective("grpo"))
+        apart = rule.advantages(opposed, four, "aabb", make_objective("grpo").estimator)
+        alone = rule.advantages(VERDICTS, PAIR, "aa", make_objective("grpo").estimator)
         assert [a.tolist() for a in apart[:2]] == [a.tolist() for a in alone]
 
 
@@ -124,7 +124,7 @@ class TestTraps:
         assert all(value == 0 for row in found for value in row)
 
     @pytest.mark.parametrize("norm", NORMS)
-    @pytest.mark.parametrize("preset", sorted(OBJECTIVES))
+    @pytest.mark.parametrize("preset", sorted(PRESETS))
     def test_no_estimator_loses_the_step_advantage(self, preset: str, norm: StepNorm) -> None:
         """The public REINFORCE++ loops over the rollout axis, and its step advantage is exactly zero."""
         found = credit(preset, VERDICTS, PAIR, norm)
@@ -133,16 +133,16 @@ class TestTraps:
         assert found[0][2] < 0 < found[1][0]
 
     def test_alpha_is_taken_from_the_outcome_also_where_there_are_no_verdicts(self) -> None:
-        objective = make_objective("grpo")
-        outcome = outcome_advantages(np.array([1.0, 0]), PAIR, "gg", objective)
-        process = StepCredit().advantages([None, None], PAIR, "gg", objective)
+        estimator = make_objective("grpo").estimator
+        outcome = outcome_advantages(np.array([1.0, 0]), PAIR, "gg", estimator)
+        process = StepCredit().advantages([None, None], PAIR, "gg", estimator)
         for before, after in zip(outcome, mix_advantages(outcome, process, 0.1), strict=True):
             assert after == pytest.approx(0.9 * before)
 
     def test_sources_are_mixed_after_normalising(self) -> None:
         assert mix_advantages([np.array([1.0, 2])], [np.array([-1.0, 3])], 0.25)[0].tolist() == [0.5, 2.25]
 
-    @pytest.mark.parametrize("preset", sorted(OBJECTIVES))
+    @pytest.mark.parametrize("preset", sorted(PRESETS))
     @pytest.mark.parametrize("nothing", [None, []])
     def test_no_verdicts_no_step_credit(self, preset: str, nothing: list[float] | None) -> None:
         ends = () if nothing == [] else (2,)
@@ -255,19 +255,19 @@ class TestShares:
 
     def test_are_root_mean_squares_of_the_weighted_sources(self) -> None:
         outcome, process, masks = self.arrays()
-        found = shares(outcome, process, 0.1, masks)
+        found = contribution_stats(outcome, process, 0.1, masks)
         assert found == pytest.approx({"alpha": 0.1, "advantage_outcome": 0.9, "advantage_step": 0.3, "step_share": 0.25})
 
     def test_of_nothing_are_zero(self) -> None:
         nothing = [np.zeros(3)]
-        assert shares(nothing, nothing, 0.5, [np.ones(3, dtype=bool)])["step_share"] == 0
-        assert shares([], [], 0.5, [])["step_share"] == 0
+        assert contribution_stats(nothing, nothing, 0.5, [np.ones(3, dtype=bool)])["step_share"] == 0
+        assert contribution_stats([], [], 0.5, [])["step_share"] == 0
 
     def test_alpha_is_not_the_share(self) -> None:
         """Eight whitened steps of one sign start as an equal share at alpha = 0.1, not as a tenth."""
         rollouts = Rollouts([make_rollout(1, 8, range(1, 9)), make_rollout(1, 8, range(1, 9))])
-        objective = make_objective("grpo")
-        process = StepCredit("paper").advantages([[1.0] * 8, [-1.0] * 8], rollouts, "gg", objective)
-        outcome = outcome_advantages(np.array([1.0, 0]), rollouts, "gg", objective)
+        estimator = make_objective("grpo").estimator
+        process = StepCredit("paper").advantages([[1.0] * 8, [-1.0] * 8], rollouts, "gg", estimator)
+        outcome = outcome_advantages(np.array([1.0, 0]), rollouts, "gg", estimator)
         assert process[0][1] == pytest.approx(8, rel=0.05)
-        assert shares(outcome, process, 0.1, [t.mask for t in rollouts])["step_share"] > 0.4
+        assert contribution_stats(outcome, process, 0.1, [t.mask for t in rollouts])["step_share"] > 0.4

@@ -21,7 +21,7 @@ from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect
 from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem
@@ -197,14 +197,14 @@ def test_the_length_of_a_turn_does_not_count(lengths: list[int], times: int) -> 
 
 
 def test_factors_enter_the_score_and_swapping_sides_negates_its_argument() -> None:
-    objective = make_objective("dpo", {"beta": 0.5})
+    loss = make_objective("dpo", {"beta": 0.5}).loss
     logp, reference = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-2.0, -2.0, -1.0])
     factor = torch.tensor([1.0, 0.5, 0.25])
 
     def value(pairs: list[list[int]], factors: torch.Tensor | None) -> float:
         rows = Rows(torch.tensor([2, 1]), pairs=torch.tensor(pairs))
         terms = TokenTerms(logp, logp, logp, torch.tensor([0, 0, 1]), rows, reference=reference, factor=factors)
-        return float(loss(objective, terms, Denominators(3, 2, 1, 1))[0])
+        return float(compute_loss(loss, terms, Denominators(3, 2, 1))[0])
 
     # Row 0 scores 0.5 * 1, row 1 scores 0.5 * 0.25 * -2.
     assert value([[0, 1]], factor) == pytest.approx(float(np.log1p(np.exp(-0.75))), abs=1e-6)
@@ -334,7 +334,7 @@ def test_a_round_begins_with_a_critic_that_is_the_actor(tmp_path: Path) -> None:
         for policy in ("generator", "critic"):
             kept = loop.engine.policy(policy).get_tag(BASE)
             assert all(torch.equal(a, b) for a, b in zip(kept, actor, strict=True))
-    assert loop.plan.recipe.objectives["critic"].kl_from == loop.plan.recipe.objectives["generator"].kl_from == BASE
+    assert loop.plan.recipe.objectives["critic"].loss.kl_from == loop.plan.recipe.objectives["generator"].loss.kl_from == BASE
 
 
 def test_the_format_is_shown_in_every_turn() -> None:

@@ -16,7 +16,7 @@ from milonga.context import Context, RunContext
 from milonga.credit import isolate_turn, normalise, turn_advantages
 from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import make_objective
 from milonga.resolve import resolve
 from milonga.runfolder.rollouts import read_rollouts, write_rollouts
 from milonga.runfolder.transcripts import read_transcripts
@@ -149,7 +149,7 @@ def test_a_given_reply_is_imitated_and_what_came_before_it_is_not() -> None:
         assert rollout.origin == "given" and rollout.correct == 1.0 and rollout.targets == (before,)
         assert [s.trained for s in rollout.segments] == [False, False, False, True]
         assert rollout.ids[: len(before.ids)].tolist() == before.ids.tolist()
-    train_batch = TrainBatch("generator", OBJECTIVES.get("cross_entropy"), shown)
+    train_batch = TrainBatch("generator", make_objective("cross_entropy").loss, shown)
     assert all(row.length == len("1+1=2\n#") + len(row.problem.answer) + 1 for row in train_batch.rollouts)
 
 
@@ -180,9 +180,9 @@ def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
     talks = three_turns(ctx())[2]
     rng = np.random.default_rng(0)
     rewards = [rng.random(len(talks)), 100 * rng.random(len(talks)), rng.random(len(talks))]
-    objective = OBJECTIVES.get(preset)
-    before = turn_advantages(rewards, talks, talks.problem_ids, objective)
-    after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problem_ids, objective)
+    estimator = make_objective(preset).estimator
+    before = turn_advantages(rewards, talks, talks.problem_ids, estimator)
+    after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problem_ids, estimator)
     for rollout, a, b in zip(talks, before, after, strict=True):
         (_, _), (start, end), (_, _) = rollout.turn_spans
         assert not a[~rollout.mask].any()
@@ -193,7 +193,7 @@ def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
 def test_every_turn_is_compared_with_the_same_turn_of_the_others() -> None:
     talks = three_turns(ctx())[2]
     rewards = [np.arange(12.0), 21 * np.arange(12.0)[::-1], np.ones(12)]
-    advantages = turn_advantages(rewards, talks, talks.problem_ids, OBJECTIVES.get("rloo"))
+    advantages = turn_advantages(rewards, talks, talks.problem_ids, make_objective("rloo").estimator)
     for turn, reward in enumerate(rewards):
         expected = normalise(reward, talks.problem_ids, "leave_one_out")
         for rollout, array, value in zip(talks, advantages, expected, strict=True):
@@ -205,7 +205,7 @@ def test_the_cost_of_a_token_counts_in_its_own_turn() -> None:
     talks = three_turns(ctx())[2]
     costs = [np.zeros(len(rollout.ids)) for rollout in talks]
     costs[0][talks[0].turn_spans[1][0]] = 1.0
-    advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problem_ids, OBJECTIVES.get("rloo"), costs)
+    advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problem_ids, make_objective("rloo").estimator, costs)
     assert [advantages[0][start] for start, _ in talks[0].turn_spans] == [0.0, pytest.approx(-1.0), 0.0]
     assert [advantages[1][start] for start, _ in talks[1].turn_spans] == [0.0, pytest.approx(1 / 3), 0.0]
 

@@ -148,7 +148,7 @@ def test_the_verifier_learns_from_pairs_of_all_rounds() -> None:
     recipe, one, _ = collected(options={"rows": 6})
     later = ctx(plan(), 3, "", "verifier", preferences=one.preferences)
     (made,) = recipe.credit(later, Rollouts([]))
-    assert made.policy == "verifier" and made.objective.kind == "dpo" and len(made.rollouts) == 12
+    assert made.policy == "verifier" and made.loss.kind == "dpo" and len(made.rollouts) == 12
     kept = {p.winner.ids for p in one.preferences.kept}
     assert all(tuple(t.ids.tolist()) in kept for t in made.rollouts[::2])
 

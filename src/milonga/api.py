@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import read_toml
-from milonga.pair import load_finished_run, make_engine, make_run_context
+from milonga.engine import Engine, factory
+from milonga.pair import load_finished_run, make_run_context
 from milonga.resolve import Plan, resolve
 
 Report = dict[str, Any]
@@ -51,12 +52,14 @@ def preview_placement(plan: Plan) -> list[str]:
     """Preview the placement of workers and the memory each needs; empty for the local engine. Raises if it cannot fit."""
     if plan.config.engine == "local":
         return []
-    from milonga.config import VllmSection
     from milonga.engine.ray import preview
 
-    sampling = plan.config.sampling
-    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
-    return preview(plan.policies, plan.config.placement, plan.config.device, vllm)
+    return preview(plan.policies, plan.config.placement, plan.config.device, factory.get_vllm_section(plan.config))
+
+
+def make_engine(plan: Plan) -> Engine:
+    """Make the engine of a plan, and load its models."""
+    return factory.make_engine(plan.policies, plan.config)
 
 
 def run(

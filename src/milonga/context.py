@@ -19,7 +19,7 @@ from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, History, Request
 from milonga.errors import TooLongError
-from milonga.objectives import Objective
+from milonga.objectives import Estimator
 from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
@@ -358,7 +358,7 @@ class Context:
     def _sample(self, agent: str, asked: list[_Asked], greedy: bool, tag: str, stop: tuple[str, ...] = ()) -> list[Rollout]:
         if self.busy:
             raise ValueError(
-                f"the {agent} cannot be asked while later turns are played: a recipe whose `credit` asks says so in `overlap`"
+                f"the {agent} cannot be asked while later turns are sampled: a recipe whose `credit` asks says so in `overlap`"
             )
         policy, role = self.policy(agent), self.role(agent)
         temperature = 1.0 if greedy else self.run.sampling.temperature
@@ -366,7 +366,7 @@ class Context:
         with self.timeline.measure("verify" if role.judges else "sample"):
             answers = self.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
-        trained = tag == "live" and not greedy and self.engine.holds(policy)
+        trained = tag == "live" and not greedy and self.engine.has_weights(policy)
         made = Segment(agent, 0, 0, policy, self.engine.version(policy), trained)
         return [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
@@ -411,12 +411,12 @@ class Context:
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 
-    def compute_kl_penalties(self, rollouts: Rollouts, objective: Objective) -> list[Floats] | None:
-        """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the objective has none."""
-        if not objective.kl_coef or objective.kl_in != "reward" or not rollouts:
+    def compute_kl_penalties(self, rollouts: Rollouts, estimator: Estimator) -> list[Floats] | None:
+        """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the estimator has none."""
+        if not estimator.kl_coef or not rollouts:
             return None
-        reference = self.compute_logprobs(rollouts[0].agent, rollouts, objective.kl_from)
-        return kl_penalties(rollouts, reference, objective.kl_coef)
+        reference = self.compute_logprobs(rollouts[0].agent, rollouts, estimator.kl_from)
+        return kl_penalties(rollouts, reference, estimator.kl_coef)
 
 
 def split_target(target: Problem | Rollout) -> tuple[Problem, Rollout | None]:

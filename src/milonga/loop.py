@@ -20,7 +20,7 @@ from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.preferences import Preferences
-from milonga.prefetch import Ahead, isolate_recipe
+from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.resolve import Plan
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
@@ -73,7 +73,7 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         self.preferences = Preferences()
         self.trackers: list[Tracker] = []
-        self.ahead = Ahead(isolate_recipe(plan.recipe), engine, self.config.staleness)
+        self.prefetcher = Prefetcher(isolate_recipe(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
         """Check what can fail before anything is written (disk space, graders, trackers), and show the task's description."""
@@ -100,7 +100,7 @@ class Loop:
         finally:
             for tracker in self.trackers:
                 tracker.close()
-            self.ahead.close()
+            self.prefetcher.close()
 
     def check_disk(self) -> None:
         size = self.engine.checkpoint_bytes()
@@ -137,7 +137,7 @@ class Loop:
         self.problem_cursors[phase.learner] = ctx.start + ctx.drawn
         row, advantages = self.learn(ctx, rollouts)
         with ctx.timeline.measure("publish"):
-            self.ahead.submit_next()
+            self.prefetcher.submit_next()
         timing = ctx.timeline.to_row()
         self.place = self.place.next_place(cursor, phase.learner == self.recipe.lead)
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
@@ -176,15 +176,15 @@ class Loop:
     def take_prefetched(self, cursor: Cursor) -> tuple[Context, Rollouts]:
         """Return the next turn of asynchronous rollouts, with a context for credit in which nothing can be sampled."""
         timeline = Timeline()
-        if self.ahead.is_empty:
-            self.ahead.begin(self.make_context(*turn) for turn in self.stretch(cursor))
-        found = self.ahead.take_next()
-        timeline.ahead, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.ctx.timeline.seconds)
+        if self.prefetcher.is_empty:
+            self.prefetcher.begin(self.make_context(*turn) for turn in self.list_prefetchable_turns(cursor))
+        found = self.prefetcher.take_next()
+        timeline.hidden, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.ctx.timeline.seconds)
         self.engine.ledger.add(found.ctx.engine.ledger)
         ctx = replace(found.ctx, run=self.run_context, preferences=self.preferences, timeline=timeline, busy=True)
         return ctx, found.rollouts
 
-    def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
+    def list_prefetchable_turns(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
         """Iterate over the turns from here to the next barrier of asynchronous rollouts. Nothing is sampled beyond a barrier
         before it is reached. Barriers are: a checkpoint, so that a resumed run equals an uninterrupted one; an evaluation,
         which needs the samplers; another learner, or weights that a phase sets; a condition that may end the phase; the end."""
@@ -286,7 +286,7 @@ class Loop:
     def finish_run(self) -> dict[str, Any]:
         if self.folder.checkpoints.path(self.place.turn).exists() is False:
             self.checkpoint()
-        for policy in filter(self.engine.holds, self.plan.policies):
+        for policy in filter(self.engine.has_weights, self.plan.policies):
             target = self.folder.path / "models" / policy
             with translate_disk_errors(target):
                 self.engine.export(policy, target)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milonga.config import PolicySection, VllmSection, is_endpoint
+from milonga.config import is_endpoint
 from milonga.context import Context, RunContext
+from milonga.engine.factory import make_engine
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewrite_steps
 from milonga.evals.evaluate import fill_unjudged, get_confidence, get_step_confidence
@@ -32,41 +33,6 @@ if TYPE_CHECKING:
 BARE_TOKENS = 1024
 """Most tokens of a solution by a model that comes from no run; a verification may have twice as many."""
 AGENTS = ("generator", "verifier")
-
-
-def make_engine(plan: Plan) -> Any:
-    """Make the engine of a plan and load its models."""
-    import torch
-
-    from milonga.engine.local import LocalEngine
-    from milonga.engine.local.models import check_model
-
-    behind = {name: section for name, section in plan.policies.items() if is_endpoint(section.model)}
-    here = {name: section for name, section in plan.policies.items() if name not in behind}
-    for section in here.values():
-        check_model(section.model)
-    if plan.config.threads is not None:
-        torch.set_num_threads(plan.config.threads)
-    sampling = plan.config.sampling
-    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
-    limit = sampling.max_tokens or plan.task.max_tokens
-    if plan.config.engine == "ray":
-        from milonga.engine.ray import RayEngine
-
-        config = plan.config
-        placed = RayEngine(here, config.placement, config.device, sampling.rows, limit, vllm, config.threads, config.staleness)
-        return add_endpoints(placed, behind)
-    engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
-    return add_endpoints(engine, behind)
-
-
-def add_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engine:
-    """Wrap an engine to add the policies that are behind endpoints."""
-    if not behind:
-        return engine
-    from milonga.engine.remote.engine import WithEndpoints  # needs httpx, which is optional
-
-    return WithEndpoints(engine, behind)
 
 
 @dataclass(frozen=True)
@@ -106,7 +72,7 @@ def restrict_to_agents(plan: Plan, agents: Collection[str]) -> Plan:
 
 def make_run_context(plan: Plan, weights: Path | None) -> RunContext:
     """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
-    engine = make_engine(plan)
+    engine = make_engine(plan.policies, plan.config)
     if weights is not None:
         engine.load(weights)
     return plan.make_run_context(engine)

@@ -1,9 +1,9 @@
 """Asynchronous rollouts: later turns are sampled in a thread while earlier ones are learned.
 
 Invariants: which weights sample a turn follows from its place in the schedule alone, never from timing, so that a run can be
-repeated and resumed. Within a stretch (see `Loop.stretch`), with staleness k, turn n has the weights after turn n - 1 - k, or
-those at the stretch's beginning; nothing is sampled beyond its end. Turns are sampled in order by one thread, which calls
-samplers alone and cannot reach what learning changes: the state of the recipe, and the preference pairs.
+repeated and resumed. Between two barriers (see `Loop.list_prefetchable_turns`), with staleness k, turn n has the weights
+after turn n - 1 - k, or those at the first barrier; nothing is sampled beyond the second. Turns are sampled in order by one
+thread, which calls samplers alone and cannot reach what learning changes: the state of the recipe, and the preference pairs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def isolate_recipe(recipe: Recipe) -> Callable[[Context], Rollouts]:
 
 
 @dataclass(frozen=True)
-class Played:
+class Prefetched:
     """The rollouts of a turn that is ready to be learned from, and when they were sampled."""
 
     ctx: Context
@@ -66,24 +66,24 @@ class Played:
         return max(0.0, self.ended - self.began - max(0.0, self.ended - asked))
 
 
-class Ahead:
+class Prefetcher:
     """The rollout thread and its queue of turns: waiting for weights, being sampled, or ready."""
 
     def __init__(self, rollout: Callable[[Context], Rollouts], engine: Engine, staleness: int) -> None:
         self.rollout, self.engine, self.staleness = rollout, engine, staleness
-        self.thread = ThreadPoolExecutor(1, "player")
+        self.thread = ThreadPoolExecutor(1, "rollouts")
         self.stop = threading.Event()
         self.waiting: deque[Context] = deque()
         """Turns whose weights are not published yet."""
-        self.begun: deque[Future[Played]] = deque()
+        self.begun: deque[Future[Prefetched]] = deque()
         self.problem = 0
         """Index of the first problem of the next turn. It is known only after the turn before was sampled."""
 
-    def begin(self, stretch: Iterable[Context]) -> None:
-        """Queue the turns of a stretch, none of which was learned yet. The first ones are sampled from the weights published
-        now."""
+    def begin(self, turns: Iterable[Context]) -> None:
+        """Queue the turns up to the next barrier, none of which was learned yet. The first ones are sampled from the weights
+        published now."""
         assert not self.waiting and not self.begun
-        self.waiting.extend(stretch)
+        self.waiting.extend(turns)
         self.problem = self.waiting[0].start
         for _ in range(min(self.staleness + 1, len(self.waiting))):
             self.submit_next()
@@ -91,26 +91,26 @@ class Ahead:
     def submit_next(self) -> None:
         """Submit the next turn to the rollout thread, after one more turn was learned and published."""
         if self.waiting:
-            ctx, view = self.waiting.popleft(), self.engine.frozen()
+            ctx, view = self.waiting.popleft(), self.engine.sampling_view()
             view.stop = self.stop
             pairs: Any = Denied("use the pairs that were kept")
             apart = replace(ctx, run=replace(ctx.run, engine=view), preferences=pairs)
             self.begun.append(self.thread.submit(self._run_turn, apart))
 
-    def _run_turn(self, ctx: Context) -> Played:
+    def _run_turn(self, ctx: Context) -> Prefetched:
         began = time.monotonic()
         ctx.start = self.problem
         rollouts = self.rollout(ctx)
         self.problem = ctx.start + ctx.drawn
-        return Played(ctx, rollouts, began, time.monotonic())
+        return Prefetched(ctx, rollouts, began, time.monotonic())
 
-    def take_next(self) -> Played:
+    def take_next(self) -> Prefetched:
         """Wait for the next turn and return it; an error of the rollout thread is raised here."""
         return self.begun.popleft().result()
 
     @property
     def is_empty(self) -> bool:
-        """Whether all turns of the stretch were taken."""
+        """Whether all turns up to the barrier were taken."""
         return not self.waiting and not self.begun
 
     def close(self) -> None:

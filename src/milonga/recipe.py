@@ -79,8 +79,8 @@ class Recipe(ABC):
     problems that depend on what was just learned. `credit` then samples from no agent. A refusal is inherited. The permission
     is not: a subclass must give it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
-    """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
-    only_sampled: ClassVar[tuple[str, ...]] = ()
+    """Agents that do not learn by a policy gradient, with the kinds of losses that are allowed for them."""
+    inference_only: ClassVar[tuple[str, ...]] = ()
     """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
     are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
 
@@ -136,8 +136,8 @@ class Recipe(ABC):
         return {agent: role(dialect) for agent, role in self.agents.items()}
 
     def train_batch(self, agent: str, rollouts: Rollouts, **targets: Any) -> TrainBatch:
-        """Make a train batch for an agent's policy, with that agent's objective."""
-        return TrainBatch(self.policies[agent], self.objectives[agent], rollouts, **targets)
+        """Make a train batch for an agent's policy, with that agent's loss."""
+        return TrainBatch(self.policies[agent], self.objectives[agent].loss, rollouts, **targets)
 
 
 def merge_train_batches(one: TrainBatch, other: TrainBatch) -> TrainBatch:
@@ -149,4 +149,4 @@ def merge_train_batches(one: TrainBatch, other: TrainBatch) -> TrainBatch:
         weights = [
             weight for train_batch in (one, other) for weight in train_batch.weights or [1.0] * len(train_batch.rollouts)
         ]
-    return TrainBatch(one.policy, one.objective, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)
+    return TrainBatch(one.policy, one.loss, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)

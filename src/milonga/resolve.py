@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -140,8 +140,8 @@ def check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, s
         if section.kind != "generative":
             raise ConfigError(f"{only}, and a value head is read")
         for agent in (agent for agent, policy in agents.items() if policy == name and learns):
-            if agent not in recipe.only_sampled:
-                allowed = [r for r in RECIPES if agent in RECIPES.get(r).only_sampled]
+            if agent not in recipe.inference_only:
+                allowed = [r for r in RECIPES if agent in RECIPES.get(r).inference_only]
                 hint = f"; recipes that only sample a {agent} are {', '.join(allowed)}" if allowed else ""
                 raise ConfigError(f"{only}; recipe '{recipe.name}' trains it, or needs to look into it{hint}")
         if "flops" in config.budget and section.endpoint.parameters is None:
@@ -174,11 +174,11 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
         raise ConfigError(f"{stale}: each turn of '{config.recipe}' decides whether its phase goes on; set staleness=0")
     for agent, objective in recipe.objectives.items():
         where = f"policies.{recipe.policies[agent]}.objective"
-        if objective.kind != "policy_gradient":
+        if objective.loss.kind != "policy_gradient":
             raise ConfigError(
-                f"{stale}: {where} is {objective.kind}, and older samples can be corrected in a policy gradient alone"
+                f"{stale}: {where} is {objective.loss.kind}, and older samples can be corrected in a policy gradient alone"
             )
-        if objective.dynamic_sampling:
+        if objective.filter.dynamic_sampling:
             raise ConfigError(
                 f"{stale}: dynamic sampling chooses problems by what was just learned; set {where}.dynamic_sampling=false"
             )
@@ -266,9 +266,9 @@ def make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def set_length_constant(objective: Objective, limit: int) -> Objective:
     """Set Dr.GRPO's length constant to the agent's token limit, if none was given."""
-    if objective.aggregate != "constant" or objective.length is not None:
+    if objective.loss.aggregate != "constant" or objective.loss.length is not None:
         return objective
-    return objective.model_copy(update={"length": limit})
+    return replace(objective, loss=objective.loss.model_copy(update={"length": limit}))
 
 
 def make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
@@ -278,9 +278,9 @@ def make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe
     except ConfigError as error:
         raise ConfigError(f"policies.{agent}.objective: {error}") from None
     fitting = recipe.learns.get(agent, ("policy_gradient",))
-    if objective.kind not in fitting:
+    if objective.loss.kind not in fitting:
         wanted = " or ".join(fitting)
         raise ConfigError(
-            f"policies.{agent}.objective: the {agent} of '{recipe.name}' learns by {wanted}, not {objective.kind}"
+            f"policies.{agent}.objective: the {agent} of '{recipe.name}' learns by {wanted}, not {objective.loss.kind}"
         )
     return objective

@@ -14,7 +14,7 @@ class Timeline:
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.seconds: dict[str, float] = {}
-        self.ahead: float | None = None
+        self.hidden: float | None = None
         """For asynchronous rollouts: the rollout seconds that were hidden behind learning; None otherwise."""
 
     @contextmanager
@@ -30,6 +30,6 @@ class Timeline:
         """The row of the timing file: seconds of each kind of work, idle seconds, and the whole. With asynchronous rollouts the
         whole is the time the run waited for the turn and learned from it; work and idle add up to whole plus overlap."""
         whole = time.monotonic() - self.began
-        idle = max(0.0, whole + (self.ahead or 0.0) - sum(self.seconds.values()))
+        idle = max(0.0, whole + (self.hidden or 0.0) - sum(self.seconds.values()))
         row = {f"{work}_s": seconds for work, seconds in self.seconds.items()} | {"idle_s": idle, "turn_s": whole}
-        return row if self.ahead is None else row | {"overlap_s": self.ahead}
+        return row if self.hidden is None else row | {"overlap_s": self.hidden}

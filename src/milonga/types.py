@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from milonga.objectives import Objective
+    from milonga.objectives import Loss
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -258,14 +258,14 @@ class Rollouts(Sequence[Rollout]):
 
 @dataclass
 class TrainBatch:
-    """A train batch: which policy learns, by which objective, from which rollouts (rows) with which training signals.
+    """A train batch: which policy learns, by which loss, from which rollouts (rows) with which training signals.
 
-    Exactly the targets that the objective needs are set. Rows that share a unit (a pair, a trajectory) are never split by
+    Exactly the targets that the loss needs are set. Rows that share a unit (a pair, a trajectory) are never split by
     packing; without units every row is its own. A policy gradient takes only rows that were sampled (law 2).
     """
 
     policy: str
-    objective: Objective
+    loss: Loss
     rollouts: Rollouts
     advantages: list[Floats] | None = None
     """Advantage of each token: one float array per rollout, aligned with its ids."""
@@ -295,12 +295,12 @@ class TrainBatch:
             for rollout, array in zip(self.rollouts, getattr(self, name) or [], strict=False):
                 if len(array) != len(rollout.ids):
                     raise ValueError(f"{name} of rollout {rollout.id} are not aligned with its ids")
-        missing = [name for name in self.objective.needs if getattr(self, name) is None]
+        missing = [name for name in self.loss.needs if getattr(self, name) is None]
         if missing:
-            raise ValueError(f"train batch for '{self.policy}': '{self.objective.kind}' needs {', '.join(missing)}")
-        if self.stale_cap is not None and self.objective.kind != "policy_gradient":
-            raise ValueError(f"train batch for '{self.policy}': '{self.objective.kind}' cannot learn from older samples")
-        if self.objective.kind == "policy_gradient" and any(t.origin == "given" for t in self.rollouts):
+            raise ValueError(f"train batch for '{self.policy}': '{self.loss.kind}' needs {', '.join(missing)}")
+        if self.stale_cap is not None and self.loss.kind != "policy_gradient":
+            raise ValueError(f"train batch for '{self.policy}': '{self.loss.kind}' cannot learn from older samples")
+        if self.loss.kind == "policy_gradient" and any(t.origin == "given" for t in self.rollouts):
             raise ValueError(
                 f"train batch for '{self.policy}': given texts cannot enter a policy gradient, only what was sampled"
             )

@@ -126,7 +126,7 @@ def test_a_sampler_samples_from_what_it_was_sent(spoiler: Path, monkeypatch: pyt
     monkeypatch.setattr(layout, "refuse_transfer", lambda *_: None)  # it takes GPUs
     sections = {"p": section("embedded", lr=1e-2)}
     placement = PlacementSection(cpus=0.1, samplers=1, learners=2, transfer="nccl")
-    engine = RayEngine(sections, placement, device="cpu", rows=64, limit=16, vllm=SMALL_CACHE, threads=1)
+    engine = RayEngine(sections, placement, device="cpu", rows=64, vllm=SMALL_CACHE, threads=1)
     contexts = [np.arange(30, 30 + n) for n in (4, 7, 12)]
 
     def rollout(key: int, tag: str = "live") -> Rollouts:

@@ -26,7 +26,7 @@ SMALL_CACHE = VllmSection(cpu_cache_gib=0.1)
 
 
 def engine_of(model: str = "embedded", vllm: VllmSection | None = SMALL_CACHE, names: str = "p", **options: Any) -> LocalEngine:
-    return LocalEngine({n: section(model, **options) for n in names}, device="cpu", rows=64, limit=16, vllm=vllm)
+    return LocalEngine({n: section(model, **options) for n in names}, device="cpu", rows=64, vllm=vllm)
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def test_vllm_holds_weights_of_its_own(fresh: Any) -> None:
 
 def test_weights_are_handed_over_only_when_they_changed(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, given = fresh(), []
-    real = vllm_sampler.checkpoint
-    monkeypatch.setattr(vllm_sampler, "checkpoint", lambda policy: given.append(policy.name) or real(policy))
+    real = vllm_sampler.iterate_weights
+    monkeypatch.setattr(vllm_sampler, "iterate_weights", lambda policy: given.append(policy.name) or real(policy))
     asked = requests(contexts(4))
     for _ in range(3):
         engine.sample("p", asked, Decoding(4))
@@ -307,10 +307,10 @@ def test_the_ledger_counts_as_for_our_own_sampler(embedded: LocalEngine) -> None
 
 
 def test_wrong_weights_stop_the_run_with_the_numbers(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, real = fresh(), vllm_sampler.checkpoint
+    engine, real = fresh(), vllm_sampler.iterate_weights
     asked = requests(contexts(4))
     with monkeypatch.context() as patched:
-        patched.setattr(vllm_sampler, "checkpoint", lambda policy: ((n, w * 1.02) for n, w in real(policy)))
+        patched.setattr(vllm_sampler, "iterate_weights", lambda policy: ((n, w * 1.02) for n, w in real(policy)))
         with pytest.raises(UserError, match=r"differ by .* on average .*sampling\.vllm\.tolerance"):
             engine.sample("p", asked, Decoding(4))
     done = engine.sample("p", asked, Decoding(4))  # what was refused is not taken for what is held

@@ -25,10 +25,10 @@ def taught(policy: str, rows: Rollouts) -> TrainBatch:
 
 def test_two_adapters_are_served_by_one_worker_with_what_was_published() -> None:
     sections = {name: section("embedded", lora={"rank": 4}, lr=1e-2) for name in ("p", "q")}
-    local = LocalEngine(sections, device="cpu", limit=16)
+    local = LocalEngine(sections, device="cpu")
     vllm = VllmSection(cpu_cache_gib=0.1)
     placement = PlacementSection(cpus=0.1, samplers=1, policies={"q": {"learners": 2}})
-    ray = RayEngine(sections, placement, device="cpu", rows=64, limit=16, vllm=vllm, threads=1)
+    ray = RayEngine(sections, placement, device="cpu", rows=64, vllm=vllm, threads=1)
     contexts = [np.arange(30, 30 + n) for n in (4, 7, 12)]
     try:
         assert ray.samplers["p"] is ray.samplers["q"]

@@ -153,9 +153,9 @@ def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
 
 
 def list_objectives() -> list[str]:
-    from milonga.objectives import OBJECTIVES
+    from milonga.objectives import PRESETS
 
-    return OBJECTIVES.names()
+    return PRESETS.names()
 
 
 def list_values(annotation: Any, default: Any) -> list[str]:

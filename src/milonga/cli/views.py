@@ -63,7 +63,7 @@ def list_system(system: System) -> dict[str, str]:
 def list_registry(kind: str) -> list[dict[str, str]]:
     """List the rows of `milonga list KIND`."""
     from milonga.evals.suites import SUITES
-    from milonga.objectives import OBJECTIVES
+    from milonga.objectives import PRESETS
     from milonga.roles import ROLES
     from milonga.systems.index import RECIPES, SYSTEMS
     from milonga.tasks import TASKS
@@ -85,7 +85,7 @@ def list_registry(kind: str) -> list[dict[str, str]]:
         return [{"name": n, "what": first_line(ROLES.get(n))} for n in ROLES]
     if kind == "objectives":
         fields = ("advantage", "ratio", "clip", "aggregate")
-        return [{"name": n, **{f: str(getattr(OBJECTIVES.get(n), f)) for f in fields}} for n in OBJECTIVES]
+        return [{"name": n, **{f: str(getattr(PRESETS.get(n), f)) for f in fields}} for n in PRESETS]
     if kind == "suites":
         suites = [SUITES.get(name) for name in SUITES]
         return [{"name": s.name, "options": ", ".join(s.Options.model_fields), "what": first_line(s)} for s in suites]

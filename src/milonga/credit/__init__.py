@@ -1,8 +1,8 @@
 """Credit: pure functions from rewards to per-token advantages."""
 
-from milonga.credit.baselines import mixed, normalise, normalise_each
+from milonga.credit.baselines import has_both_outcomes, normalise, normalise_each
 from milonga.credit.labels import compute_class_weights, label_agreement, mask_after_error, outcome_targets, step_targets
-from milonga.credit.mixing import decay, mix_advantages, shares
+from milonga.credit.mixing import contribution_stats, decay, mix_advantages
 from milonga.credit.reach import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.credit.selection import (
     downsample_to_balance,
@@ -14,7 +14,7 @@ from milonga.credit.selection import (
 )
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.slices import SliceReward, approval_rate, average_step_verdicts, group_verdicts, is_reference
-from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
+from milonga.credit.tokens import StepCredit, broadcast_to_tokens, kl_penalties, outcome_advantages
 from milonga.credit.turns import isolate_turn, make_token_factors, progress_reward, sum_turns, turn_advantages
 from milonga.credit.weights import compute_group_class_weights, mark_best_rows, term_weights
 
@@ -23,8 +23,10 @@ __all__ = [
     "StepCredit",
     "approval_rate",
     "average_step_verdicts",
+    "broadcast_to_tokens",
     "compute_class_weights",
     "compute_group_class_weights",
+    "contribution_stats",
     "decay",
     "downsample_to_balance",
     "fill_after_zero",
@@ -32,6 +34,7 @@ __all__ = [
     "find_first_zero",
     "group_verdicts",
     "hard_labels",
+    "has_both_outcomes",
     "is_reference",
     "isolate_turn",
     "kl_penalties",
@@ -40,7 +43,6 @@ __all__ = [
     "mark_best_rows",
     "mask_after_error",
     "mix_advantages",
-    "mixed",
     "normalise",
     "normalise_each",
     "outcome_advantages",
@@ -51,8 +53,6 @@ __all__ = [
     "select_best_solutions",
     "select_best_worst",
     "select_convincing_wrong",
-    "shares",
-    "spread",
     "step_reward_advantages",
     "step_targets",
     "sum_turns",

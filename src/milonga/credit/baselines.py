@@ -65,7 +65,7 @@ def normalise_each(sources: Sequence[Floats], groups: Sequence[Hashable], how: N
     return total
 
 
-def mixed(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
+def has_both_outcomes(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
     """Return a mask over rows, True where the row's group has both right and wrong outcomes (DAPO's dynamic sampling filter).
 
     Correctness decides, never a shaped reward.

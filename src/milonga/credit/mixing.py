@@ -34,7 +34,7 @@ def rms(arrays: list[Floats]) -> float:
     return float(np.sqrt(np.mean(np.square(pooled)))) if len(pooled) else 0.0
 
 
-def shares(outcome: list[Floats], process: list[Floats], alpha: float, masks: list[np.ndarray]) -> dict[str, float]:
+def contribution_stats(outcome: list[Floats], process: list[Floats], alpha: float, masks: list[np.ndarray]) -> dict[str, float]:
     """Return the RMS of both weighted advantages over the trained tokens, and the share of the process advantage in their sum.
 
     A sum of K whitened step terms reaches several units where an outcome is about one: alpha says little about the share.

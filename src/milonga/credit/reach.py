@@ -13,7 +13,7 @@ import numpy as np
 
 from milonga.credit.baselines import group_rows
 from milonga.credit.tokens import StepCredit, step_rewards_to_tokens
-from milonga.objectives import Objective
+from milonga.objectives import Estimator
 from milonga.types import Floats, Rollouts
 
 StepReward = Literal["centred", "difference", "raw"]
@@ -42,7 +42,7 @@ def step_reward_advantages(
     scores: Sequence[Sequence[float] | None],
     rollouts: Rollouts,
     groups: Sequence[Hashable],
-    objective: Objective,
+    estimator: Estimator,
     how: StepReward,
 ) -> list[Floats]:
     """Return token advantages from a verifier's step scores p_1 … p_K: each token gets the rewards of the steps that end at or
@@ -53,7 +53,7 @@ def step_reward_advantages(
     float array per rollout, aligned with its ids.
     """
     if how == "centred":
-        return StepCredit().advantages(scores, rollouts, groups, objective)
+        return StepCredit().advantages(scores, rollouts, groups, estimator)
     out = [np.zeros(len(rollout.ids)) for rollout in rollouts]
     for rows in group_rows(groups):
         judged = [(row, np.asarray(scores[row], dtype=float)) for row in rows if scores[row]]

@@ -19,7 +19,7 @@ def shuffle_targets(train_batch: TrainBatch, seed: int, turn: int) -> TrainBatch
     """
     rng = np.random.default_rng(key64("shuffled", seed, turn, train_batch.policy))
     order = rng.permutation(len(train_batch.rollouts))
-    if train_batch.objective.kind in PAIRED:
+    if train_batch.loss.kind in PAIRED:
         return replace(train_batch, labels=_flip_pair_labels(train_batch, rng))
     columns: dict[str, list[float] | None] = {"labels": train_batch.labels, "weights": train_batch.weights}
     moved = {name: [column[i] for i in order] if column is not None else None for name, column in columns.items()}

@@ -12,13 +12,13 @@ from typing import Literal, cast
 import numpy as np
 
 from milonga.credit.baselines import EPSILON, Normaliser, group_rows, normalise
-from milonga.objectives import Objective
+from milonga.objectives import Estimator
 from milonga.types import Floats, Rollout, Rollouts
 
 StepNorm = Literal["verdict", "paper"]
 
 
-def spread(values: Floats, rollouts: Rollouts) -> list[Floats]:
+def broadcast_to_tokens(values: Floats, rollouts: Rollouts) -> list[Floats]:
     """Broadcast one value per rollout to its trained tokens. Returns one float array per rollout, aligned with its ids."""
     return [value * rollout.mask for value, rollout in zip(values, rollouts, strict=True)]
 
@@ -52,10 +52,10 @@ def outcome_advantages(
     rewards: Floats,
     rollouts: Rollouts,
     groups: Sequence[Hashable],
-    objective: Objective,
+    estimator: Estimator,
     penalties: list[Floats] | None = None,
 ) -> list[Floats]:
-    """Return token advantages of one reward per rollout, by the advantage estimator of the objective.
+    """Return token advantages of one reward per rollout, by an estimator.
 
     rewards: shape (rollouts,). Returns one float array per rollout, aligned with its ids. `penalties` are per-token costs
     inside the reward (beta * k1). They are summed into the reward of the group estimators, and stay at their own tokens in the
@@ -63,17 +63,17 @@ def outcome_advantages(
     others.
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
-    if objective.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
-        return spread(normalise(total, groups, objective.advantage), rollouts)
+    if estimator.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
+        return broadcast_to_tokens(normalise(total, groups, estimator.advantage), rollouts)
     known = [rollout.mask & ~np.isnan(reward) for reward, rollout in zip(rewards, rollouts, strict=True)]
-    if objective.advantage == "whiten_baseline":
-        return whiten(spread(normalise(total, groups, "centre"), rollouts), known, objective.whiten_shift)
+    if estimator.advantage == "whiten_baseline":
+        return whiten(broadcast_to_tokens(normalise(total, groups, "centre"), rollouts), known, estimator.whiten_shift)
     returns = []
     for i, (reward, rollout) in enumerate(zip(rewards, rollouts, strict=True)):
         tokens = np.zeros(len(rollout.ids)) if penalties is None else -penalties[i]
         tokens[find_last_trained_token(rollout)] += 0.0 if np.isnan(reward) else reward
-        returns.append(returns_to_go(tokens, rollout.mask, objective.gamma))
-    return whiten(returns, known, objective.whiten_shift)
+        returns.append(returns_to_go(tokens, rollout.mask, estimator.gamma))
+    return whiten(returns, known, estimator.whiten_shift)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class StepCredit:
         verdicts: Sequence[Sequence[float] | None],
         rollouts: Rollouts,
         groups: Sequence[Hashable],
-        objective: Objective,
+        estimator: Estimator,
     ) -> list[Floats]:
         """Return token advantages: one float array per rollout, aligned with its ids.
 
@@ -102,9 +102,9 @@ class StepCredit:
         for verdict, rollout in zip(verdicts, rollouts, strict=True):
             if verdict is not None and len(verdict) != len(rollout.steps):
                 raise ValueError(f"rollout {rollout.id}: {len(verdict)} verdicts for {len(rollout.steps)} steps")
-        if objective.advantage in ("whiten", "whiten_baseline"):
+        if estimator.advantage in ("whiten", "whiten_baseline"):
             return self._whiten_returns(verdicts, rollouts)
-        how = cast(Normaliser, objective.advantage)
+        how = cast(Normaliser, estimator.advantage)
         out = [np.zeros(len(rollout.ids)) for rollout in rollouts]
         for rows in group_rows(groups):
             judged = [r for r in rows if verdicts[r]]

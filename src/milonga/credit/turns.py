@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from milonga.credit.tokens import outcome_advantages
-from milonga.objectives import Objective
+from milonga.objectives import Estimator
 from milonga.types import Floats, Rollout, Rollouts
 
 TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
@@ -58,7 +58,7 @@ def turn_advantages(
     rewards: Sequence[Floats],
     rollouts: Rollouts,
     groups: Sequence[Hashable],
-    objective: Objective,
+    estimator: Estimator,
     penalties: list[Floats] | None = None,
 ) -> list[Floats]:
     """Return token advantages from `rewards[k][i]`, the reward of turn k of conversation i. One float array per rollout.
@@ -70,6 +70,6 @@ def turn_advantages(
     for turn, reward in enumerate(rewards):
         alone = Rollouts(isolate_turn(rollout, turn) for rollout in rollouts)
         costs = None if penalties is None else [cost * rollout.mask for cost, rollout in zip(penalties, alone, strict=True)]
-        for so_far, more in zip(total, outcome_advantages(reward, alone, groups, objective, costs), strict=True):
+        for so_far, more in zip(total, outcome_advantages(reward, alone, groups, estimator, costs), strict=True):
             so_far += more
     return total

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from milonga.types import Finish, Floats, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
-    from milonga.engine.pinned import Lagged
+    from milonga.engine.pinned import PinnedSampler
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Engine(ABC):
 
     ledger: Ledger
 
-    def holds(self, policy: str) -> bool:
+    def has_weights(self, policy: str) -> bool:
         """Whether the engine has the policy's weights. If not, the policy can only be sampled. The log-probabilities of its
         completions are then unknown, so that they are never trained on."""
         return True
@@ -228,7 +228,7 @@ class Engine(ABC):
     def checkpoint_bytes(self) -> int:
         """Size of one checkpoint in bytes."""
 
-    def frozen(self) -> Lagged:
+    def sampling_view(self) -> PinnedSampler:
         """A view of the published weights, to sample from in another thread while learning goes on. It has its own ledger."""
         raise NotImplementedError(f"{type(self).__name__} has no samplers that could work while it learns")
 

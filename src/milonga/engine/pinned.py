@@ -27,12 +27,11 @@ class Stopped(Exception):
 def refuse_in_prefetch(what: str) -> NoReturn:
     """Raise an error for an operation that asynchronous rollouts cannot do while learning goes on."""
     raise ValueError(
-        f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
-        "why its turns wait for each other"
+        f"asynchronous rollouts cannot {what}: a recipe that needs it says in `overlap` why its turns wait for each other"
     )
 
 
-class Lagged(Engine):
+class PinnedSampler(Engine):
     """An engine that can encode text and sample from the weights of one moment, and nothing else."""
 
     def __init__(self, engine: Engine, versions: Mapping[str, int]) -> None:

@@ -1,5 +1,7 @@
-"""Objectives: what a learner minimises. The names and switches are here, free of torch; the formulas are in `losses`."""
+"""Objectives: how advantages are estimated and what a learner minimises. The switches are here, free of torch; the formulas of
+the losses are in `losses`."""
 
-from milonga.objectives.spec import OBJECTIVES, Kind, Objective, make_objective
+from milonga.objectives.presets import PRESETS, Objective, ObjectiveSection, make_objective
+from milonga.objectives.spec import Estimator, Kind, Loss, RolloutFilter
 
-__all__ = ["OBJECTIVES", "Kind", "Objective", "make_objective"]
+__all__ = ["PRESETS", "Estimator", "Kind", "Loss", "Objective", "ObjectiveSection", "RolloutFilter", "make_objective"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from milonga.objectives.spec import Objective
+from milonga.objectives.spec import Loss
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped before exp: beyond this a ratio is a defect, not information."""
@@ -30,33 +30,33 @@ class Denominators:
     tokens: int
     """Tokens in the loss: trained ones, or those with a target for a value head."""
     sequences: int
-    limit: int
-    """The sampling limit, the default constant of Dr.GRPO."""
     pairs: int = 0
 
 
-def token_weights(objective: Objective, rows: Tensor, lengths: Tensor, over: Denominators) -> Tensor:
+def token_weights(loss: Loss, rows: Tensor, lengths: Tensor, over: Denominators) -> Tensor:
     """Weight of each token in the loss, [tokens]. `lengths[r]` is the number of trained tokens of row r."""
-    if objective.aggregate == "token_mean":
+    if loss.aggregate == "token_mean":
         return torch.full(rows.shape, 1.0 / over.tokens, device=rows.device)
-    if objective.aggregate == "sequence_sum":
+    if loss.aggregate == "sequence_sum":
         return torch.full(rows.shape, 1.0 / over.sequences, device=rows.device)
-    if objective.aggregate == "constant":
-        return torch.full(rows.shape, 1.0 / (over.sequences * (objective.length or over.limit)), device=rows.device)
+    if loss.aggregate == "constant":
+        if loss.length is None:
+            raise ValueError("aggregate='constant' needs `length`, the number of tokens that every sequence is divided by")
+        return torch.full(rows.shape, 1.0 / (over.sequences * loss.length), device=rows.device)
     return 1.0 / (over.sequences * lengths[rows].to(torch.float32))
 
 
-def importance_ratio(objective: Objective, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
+def importance_ratio(loss: Loss, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
     """Importance ratio pi / pi_old of each token, [tokens], with the gradient of its own log-probability.
 
     The sequence forms use sg[s] * pi / sg[pi]: the value is the sequence's, the gradient stays with the token, so that
     advantages may differ along a sequence.
     """
     difference = logp - old
-    if objective.ratio == "token":
+    if loss.ratio == "token":
         return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     total = torch.zeros(len(lengths), dtype=logp.dtype, device=logp.device).index_add(0, rows, difference.detach())
-    if objective.ratio == "sequence_mean":
+    if loss.ratio == "sequence_mean":
         total = total / lengths.to(logp.dtype).clamp(min=1)
     sequence = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return sequence[rows] * (logp - logp.detach()).exp()
@@ -70,25 +70,25 @@ def truncated_weights(now: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor,
 
 
 def policy_gradient(
-    objective: Objective, logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, lengths: Tensor
+    loss: Loss, logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Policy-gradient objective of each token (to be maximised), and whether clipping took its gradient away; both [tokens]."""
-    if objective.ratio == "none":
+    if loss.ratio == "none":
         return advantage * logp, torch.zeros_like(logp, dtype=torch.bool)
-    ratio = importance_ratio(objective, logp, old, rows, lengths)
-    if objective.clip == "none":
+    ratio = importance_ratio(loss, logp, old, rows, lengths)
+    if loss.clip == "none":
         return ratio * advantage, torch.zeros_like(logp, dtype=torch.bool)
-    if objective.clip == "detached":
+    if loss.clip == "detached":
         value = ratio.detach()
-        bounded = value.clamp(objective.is_min, objective.is_max)
+        bounded = value.clamp(loss.is_min, loss.is_max)
         return bounded * advantage * logp, value != bounded
-    if objective.clip == "capped":
-        return ratio.clamp(max=objective.is_max) * advantage, ratio.detach() > objective.is_max
-    bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    if loss.clip == "capped":
+        return ratio.clamp(max=loss.is_max) * advantage, ratio.detach() > loss.is_max
+    bounded = ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high)
     value = torch.minimum(ratio * advantage, bounded * advantage)
     cut = (ratio * advantage > bounded * advantage).detach()
-    if objective.dual_clip is not None:
-        floor = objective.dual_clip * advantage
+    if loss.dual_clip is not None:
+        floor = loss.dual_clip * advantage
         cut = cut | ((advantage < 0) & (value < floor)).detach()
         value = torch.where(advantage < 0, torch.maximum(value, floor), value)
     return value, cut
@@ -132,59 +132,57 @@ class TokenTerms:
     """Weight of each token's log-ratio in its row's score."""
 
 
-def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
+def compute_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """Loss of a micro-batch, as its part of the whole batch's loss, and sums of statistics over its tokens."""
-    if objective.uses_log_ratio:
-        return ratio_loss(objective, terms, over)
-    weights = token_weights(objective, terms.rows, terms.of_rows.lengths, over)
+    if loss.uses_log_ratio:
+        return compute_ratio_loss(loss, terms, over)
+    weights = token_weights(loss, terms.rows, terms.of_rows.lengths, over)
     if terms.of_rows.weights is not None:
         weights = weights * terms.of_rows.weights[terms.rows]
-    if objective.kind == "cross_entropy":
+    if loss.kind == "cross_entropy":
         return -(weights * terms.logp).sum(), {}
     if terms.advantage is None:
         raise ValueError("a policy gradient needs advantages")
-    value, cut = policy_gradient(objective, terms.logp, terms.old, terms.advantage, terms.rows, terms.of_rows.lengths)
+    value, cut = policy_gradient(loss, terms.logp, terms.old, terms.advantage, terms.rows, terms.of_rows.lengths)
     total = -value
     sums: Sums = {"clipped": cut.sum()}
     if terms.reference is not None:
-        divergence = kl_estimate(objective.kl, terms.logp, terms.reference)
         sums["kl"] = kl_estimate("k3", terms.logp.detach(), terms.reference).sum()
-        if objective.kl_in == "loss":
-            total = total + objective.kl_coef * divergence
-    if objective.entropy_coef:
-        total = total - objective.entropy_coef * terms.entropy
+        total = total + loss.kl_coef * kl_estimate(loss.kl, terms.logp, terms.reference)
+    if loss.entropy_coef:
+        total = total - loss.entropy_coef * terms.entropy
     return (weights * total).sum(), sums
 
 
-def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
+def compute_ratio_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """Loss on implicit rewards (implicit_bce, DPO). The score of a row is beta * log(pi / ref), summed over its tokens, each
     times its factor if there are factors. It is compared with the row's label, or with the score of its partner."""
     if terms.reference is None:
-        raise ValueError(f"'{objective.kind}' needs the reference's log-probabilities")
+        raise ValueError(f"'{loss.kind}' needs the reference's log-probabilities")
     lengths = terms.of_rows.lengths
-    ratios = objective.beta * (terms.logp - terms.reference)
+    ratios = loss.beta * (terms.logp - terms.reference)
     if terms.factor is not None:
         ratios = ratios * terms.factor
     scores = torch.zeros(len(lengths), dtype=ratios.dtype, device=ratios.device).index_add(0, terms.rows, ratios)
-    if objective.kind == "dpo":
-        total, sums = pair_loss(objective, scores, terms.of_rows, over)
-        return total + objective.nll_coef * winners_nll(terms, over) if objective.nll_coef else total, sums
+    if loss.kind == "dpo":
+        total, sums = compute_pair_loss(loss, scores, terms.of_rows, over)
+        return total + loss.nll_coef * winners_nll(terms, over) if loss.nll_coef else total, sums
     assert terms.of_rows.labels is not None
     losses = functional.binary_cross_entropy_with_logits(scores, terms.of_rows.labels, terms.of_rows.weights, reduction="sum")
     hits = ((scores > 0) == (terms.of_rows.labels > 0.5)).sum()
     return losses / over.sequences, {"hits": hits, "judged": float(len(scores))}
 
 
-def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, Sums]:
+def compute_pair_loss(loss: Loss, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, Sums]:
     """Pairwise loss: the winner of each pair should score higher. Divided by the number of all pairs; row weights scale the
     terms. `scores` is [rows]."""
     assert rows.pairs is not None
     winners, losers = rows.pairs.unbind(1)
     margin = scores[winners] - scores[losers]
-    if objective.pair_loss == "hinge":
+    if loss.pair_loss == "hinge":
         losses = functional.relu(1 - margin)
     else:
-        losses = -functional.logsigmoid(margin) if objective.pair_loss == "ranking" else -margin
+        losses = -functional.logsigmoid(margin) if loss.pair_loss == "ranking" else -margin
     if rows.weights is not None:
         losses = losses * rows.weights[winners]
     return losses.sum() / over.pairs, {"hits": (margin > 0).sum(), "judged": float(len(margin))}
@@ -219,8 +217,8 @@ def bernoulli_kl(logits: Tensor, reference: Tensor) -> Tensor:
     return p * right + (1 - p) * wrong
 
 
-def value_loss(
-    objective: Objective,
+def compute_value_loss(
+    loss: Loss,
     values: Tensor,
     targets: Tensor | None,
     rows: Tensor,
@@ -231,24 +229,24 @@ def value_loss(
     """Loss of a value head, whose value is a logit. `values` [tokens] are at the tokens that have a target, or at the last
     tokens of the rows of pairs.
 
-    `reference` are the values of an earlier version at the same tokens, for objectives with a KL penalty.
+    `reference` are the values of an earlier version at the same tokens, for losses with a KL penalty.
     """
-    if objective.kind == "bradley_terry":
-        return pair_loss(objective, values, of_rows, over)
+    if loss.kind == "bradley_terry":
+        return compute_pair_loss(loss, values, of_rows, over)
     assert targets is not None
-    weights = token_weights(objective, rows, of_rows.lengths, over)
+    weights = token_weights(loss, rows, of_rows.lengths, over)
     if of_rows.weights is not None:
         weights = weights * of_rows.weights[rows]
     hits = ((values > 0) == (targets > 0.5)).sum()
     counted: Sums = {"hits": hits, "judged": float(len(values))}
-    if objective.kind == "value_mse":
+    if loss.kind == "value_mse":
         total = (weights * (values.sigmoid() - targets).square()).sum()
     else:
         total = functional.binary_cross_entropy_with_logits(values, targets, weights, reduction="sum")
-    if objective.entropy_coef:
-        total = total - objective.entropy_coef * (weights * bernoulli_entropy(values)).sum()
+    if loss.entropy_coef:
+        total = total - loss.entropy_coef * (weights * bernoulli_entropy(values)).sum()
     if reference is not None:
         divergence = bernoulli_kl(values, reference)
         counted["kl"] = divergence.detach().sum()
-        total = total + objective.kl_coef * (weights * divergence).sum()
+        total = total + loss.kl_coef * (weights * divergence).sum()
     return total, counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from milonga.context import Context
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import make_objective
 from milonga.recipe import Recipe
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
@@ -28,4 +28,4 @@ def demonstrate_problems(ctx: Context, agent: str, problems: Sequence[Problem]) 
 
 def make_imitation_batch(recipe: Recipe, agent: str, texts: Rollouts) -> TrainBatch:
     """Make a cross-entropy train batch from these demonstrations."""
-    return TrainBatch(recipe.policies[agent], OBJECTIVES.get("cross_entropy"), texts, sources={"demonstrations": 1.0})
+    return TrainBatch(recipe.policies[agent], make_objective("cross_entropy").loss, texts, sources={"demonstrations": 1.0})

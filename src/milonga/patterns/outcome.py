@@ -7,19 +7,19 @@ from collections.abc import Callable
 import numpy as np
 
 from milonga.context import Context
-from milonga.credit import mixed, outcome_advantages, overlong_penalty
-from milonga.objectives import Objective
+from milonga.credit import has_both_outcomes, outcome_advantages, overlong_penalty
+from milonga.objectives import Objective, RolloutFilter
 from milonga.types import Floats, Rollouts
 
 
-def sample_solutions(ctx: Context, agent: str, objective: Objective, n: int) -> Rollouts:
+def sample_solutions(ctx: Context, agent: str, rules: RolloutFilter, n: int) -> Rollouts:
     """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems with both outcomes.
 
     Correctness decides, not the shaped reward: with that, a group that differs only in length penalties would be kept.
     """
-    if not objective.dynamic_sampling:
+    if not rules.dynamic_sampling:
         return ctx.ask(agent, ctx.problems(), n)
-    return sample_useful_groups(ctx, agent, filter_mixed_groups, objective.max_tries, n)
+    return sample_useful_groups(ctx, agent, filter_mixed_groups, rules.max_tries, n)
 
 
 def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Rollouts], tries: int, n: int) -> Rollouts:
@@ -39,25 +39,25 @@ def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Ro
 
 def filter_mixed_groups(solutions: Rollouts) -> Rollouts:
     """Keep the solutions of problems with both right and wrong solutions."""
-    keep = mixed(solutions.correct, solutions.problem_ids)
+    keep = has_both_outcomes(solutions.correct, solutions.problem_ids)
     return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
 
-def outcome_rewards(ctx: Context, solutions: Rollouts, objective: Objective) -> Floats:
-    """Return outcome rewards with the objective's length shaping, one per solution; NaN where a solution is masked."""
-    return shape_rewards(solutions.correct, ctx, solutions, objective)
+def outcome_rewards(ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> Floats:
+    """Return outcome rewards with the filter's length shaping, one per solution; NaN where a solution is masked."""
+    return shape_rewards(solutions.correct, ctx, solutions, rules)
 
 
-def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, objective: Objective) -> Floats:
-    """Apply the objective's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
+def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> Floats:
+    """Apply the filter's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
 
     With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """
     limit = ctx.run.get_max_tokens(solutions[0].agent)
-    if objective.overlong_buffer:
-        shaping = np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])
+    if rules.overlong_buffer:
+        shaping = np.array([overlong_penalty(t.length, limit, rules.overlong_buffer) for t in solutions])
         rewards = 2 * rewards - 1 + shaping
-    if objective.overlong_filter:
+    if rules.overlong_filter:
         rewards = np.where([t.finish == "length" for t in solutions], np.nan, rewards)
     return rewards
 
@@ -65,7 +65,6 @@ def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, objective:
 def outcome_credit(ctx: Context, solutions: Rollouts, objective: Objective) -> list[Floats]:
     """Return the advantages of outcome rewards, by the objective's rules on length and KL: one float array per solution,
     aligned with its ids."""
-    rewards = outcome_rewards(ctx, solutions, objective)
-    return outcome_advantages(
-        rewards, solutions, solutions.problem_ids, objective, ctx.compute_kl_penalties(solutions, objective)
-    )
+    rewards = outcome_rewards(ctx, solutions, objective.filter)
+    penalties = ctx.compute_kl_penalties(solutions, objective.estimator)
+    return outcome_advantages(rewards, solutions, solutions.problem_ids, objective.estimator, penalties)

@@ -19,7 +19,7 @@ import numpy as np
 
 from milonga.planning import memory
 from milonga.planning.hardware import ACCELERATORS, Accelerator
-from milonga.planning.model import OPTIMISER_BYTES, Efficiencies, sum_parts
+from milonga.planning.model import OPTIMIZER_BYTES, Efficiencies, sum_parts
 from milonga.planning.shapes import SHAPES, Shape
 
 MEASURED = Path(__file__).with_name("measured.json")
@@ -83,7 +83,7 @@ def make_features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple
     passes = 3 if one.kind == "learn" else 1
     tokens = one.tokens or one.rows * (one.prompt + one.new)
     forward = one.flops / 3 if one.flops else row_flops(one, shape)
-    fixed = OPTIMISER_BYTES * shape.parameters / (gpu.bandwidth * bandwidth) if one.kind == "learn" else 0.0
+    fixed = OPTIMIZER_BYTES * shape.parameters / (gpu.bandwidth * bandwidth) if one.kind == "learn" else 0.0
     moved = passes / 3 * tokens * shape.activation_bytes
     return [passes * forward / gpu.flops, moved / gpu.bandwidth, float(tokens)], fixed
 

@@ -22,7 +22,7 @@ from milonga.planning.workload import Call, Study
 from milonga.types import Floats
 
 Parts = dict[str, float]
-OPTIMISER_BYTES = 30
+OPTIMIZER_BYTES = 30
 """Bytes moved per parameter by an optimizer step (AdamW in float32): gradient, moments and weight read, the last three written,
 and a half-precision copy."""
 
@@ -153,7 +153,7 @@ def learn_parts(machine: Machine, shape: Shape, study: Study, gpus: int, tokens:
     summed = gpu.gather_s(4 * shape.parameters, gpus)
     parts["learner links"] = max(0.0, passes * (2 * gathered + summed) - compute)
     parts["learner host"] = reached.read_s * mine
-    parts["optimiser"] = OPTIMISER_BYTES * shape.parameters / gpus / (gpu.bandwidth * reached.bandwidth)
+    parts["optimizer"] = OPTIMIZER_BYTES * shape.parameters / gpus / (gpu.bandwidth * reached.bandwidth)
     return parts
 
 

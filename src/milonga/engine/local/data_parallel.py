@@ -13,7 +13,7 @@ from torch import Tensor
 Found = TypeVar("Found")
 
 
-class Share:
+class DataParallel:
     """Data parallelism of one process, which has all rows (local engine). `milonga.engine.ray` has one for several workers."""
 
     workers = 1

@@ -17,8 +17,7 @@ from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.engine.local import learner, memory, sampler
-from milonga.engine.local import offload as resting
+from milonga.engine.local import learner, memory, offload, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
@@ -78,7 +77,6 @@ class LocalEngine(Engine):
         policies: Mapping[str, PolicySection],
         device: str = "auto",
         rows: int = 512,
-        limit: int = 1024,
         vllm: VllmSection | None = None,
         history_gib: float = 0.0,
     ) -> None:
@@ -86,7 +84,6 @@ class LocalEngine(Engine):
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # kernels and streams are those of the current device
         self.rows = rows
-        self.limit = limit
         self.vllm = vllm
         """How vLLM is to sample; None: our own samplers do."""
         self.history_gib = history_gib
@@ -269,7 +266,7 @@ class LocalEngine(Engine):
         if chosen.section.offload:
             self._free_samplers()
         with explain_out_of_memory(train_batch.policy, "learning", advice):
-            return learner.learn(chosen, train_batch, self.limit, self.ledger)
+            return learner.learn(chosen, train_batch, self.ledger)
 
     def _free_samplers(self) -> None:
         """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""
@@ -283,11 +280,11 @@ class LocalEngine(Engine):
         """Offload the weights of policies with `offload` while vLLM starts or samples: nothing else computes then."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
         tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.list_weights()}.values())
-        resting.put_away(tensors, self.device)
+        offload.move_to_host(tensors, self.device)
         try:
             yield
         finally:
-            resting.bring_back(tensors, self.device)
+            offload.move_to_device(tensors, self.device)
 
     def publish(self, policy: str) -> int:
         """Publish: count the version and update the running average. Sampler and learner share the weights here."""
@@ -312,7 +309,7 @@ class LocalEngine(Engine):
         if not shapes:
             raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
         target.assign(tensors)
-        target.optimiser, target.gradients = target.make_optimizer(), None
+        target.optimizer, target.gradients = target.make_optimizer(), None
 
     def save(self, folder: Path) -> None:
         for name, policy in self.policies.items():

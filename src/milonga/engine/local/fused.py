@@ -31,7 +31,7 @@ def compile_fused(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         nonlocal compiled, broken
-        if broken or not _worthwhile(args):
+        if broken or not _should_compile(args):
             return function(*args, **kwargs)
         if compiled is None:
             compiled = compile_for_any_length(function)
@@ -64,7 +64,7 @@ def compile_for_any_length(function: Callable[P, T], **options: Any) -> Callable
     return call
 
 
-def _worthwhile(args: tuple[Any, ...]) -> bool:
+def _should_compile(args: tuple[Any, ...]) -> bool:
     on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in args)
     return on_gpu and any(getattr(value, "dtype", value) in HALF for value in args)
 

@@ -1,4 +1,4 @@
-"""The learner: token-budget micro-batches, an objective, one optimizer step per minibatch.
+"""The learner: token-budget micro-batches, a loss, one optimizer step per minibatch.
 
 Invariants: the old policy is the one that sampled, for all epochs and minibatches of a train batch, so that clipping has an
 effect. For a stale train batch the old policy is the one that begins to learn, and a truncated importance weight on the
@@ -27,18 +27,18 @@ from milonga.engine.local.batches import (
     mask_last_token,
     mask_trained_tokens,
 )
-from milonga.engine.local.data_parallel import Share
+from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.head import compute_chunked_logprobs, compute_full_logprobs
 from milonga.engine.local.memory import pass_tokens
-from milonga.engine.local.packed import Working, working
+from milonga.engine.local.packed import WorkingWeights, make_working_weights
 from milonga.engine.local.policy import Policy
-from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
+from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, compute_loss, compute_value_loss, truncated_weights
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Parsed, Problem, Rollout, TrainBatch
 
 
-def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
+def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: WorkingWeights | None) -> Tensor:
     """Hidden states at some places of a micro-batch, by the packed pass or by the model's own.
 
     No attention mask: padded rows are padded on the right, and a causal model never looks there from a real token.
@@ -50,7 +50,7 @@ def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: W
     return hidden.flatten(0, 1).index_select(0, places)
 
 
-def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> tuple[Tensor, Tensor]:
+def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy at every trained token of a micro-batch."""
     before = batch.places - 1
     with nullcontext() if working is not None else policy.use_compute_dtype():
@@ -63,7 +63,7 @@ def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: Working |
         return compute_full_logprobs(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
 
 
-def compute_head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+def compute_head_values(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
     """Values of the value head at each of the batch's tokens in the loss."""
     with nullcontext() if working is not None else policy.use_compute_dtype():
         hidden = compute_hidden(policy, batch, batch.places, working)
@@ -74,14 +74,14 @@ def make_micro_batches(
     policy: Policy,
     rollouts: Sequence[Rollout],
     masks: Sequence[NDArray[np.bool_]] | None,
-    working: Working | None,
+    working: WorkingWeights | None,
     units: Sequence[int] | None = None,
 ) -> Iterator[MicroBatch | None]:
     """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
     pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
     cuts = list(cut_micro_batches(rollouts, pass_tokens(policy), units, padless))
-    most = policy.share.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
+    most = policy.parallel.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
     for members in cuts:
         yield build_micro_batch(rollouts, members, policy.pad, policy.device, masks, working is not None)
     yield from [None] * (most - len(cuts))
@@ -110,7 +110,7 @@ def score(policy: Policy, rollouts: Sequence[Rollout], tag: str, ledger: Ledger)
     return _score_masked(policy, rollouts, [mask_trained_tokens(t) for t in rollouts], tag, ledger, _compute_logprobs)
 
 
-def _compute_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+def _compute_logprobs(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
     return compute_token_logprobs(policy, batch, working)[0]
 
 
@@ -124,10 +124,10 @@ def _score_masked(
 ) -> list[Floats]:
     """Compute a number for each token of a mask, and zero elsewhere. Rows without such tokens are not computed."""
     asked = [i for i, mask in enumerate(masks) if mask.any()]
-    mine = [asked[i] for i in policy.share.select_own_rows([len(rollouts[i].ids) for i in asked])]
+    mine = [asked[i] for i in policy.parallel.select_own_rows([len(rollouts[i].ids) for i in asked])]
     found: dict[int, Floats] = {}
     with policy.use_version(tag):
-        ready = working(policy)
+        ready = make_working_weights(policy)
         for batch in make_micro_batches(policy, [rollouts[i] for i in mine], [masks[i] for i in mine], ready):
             if batch is None:
                 run_empty_pass(policy, compute)
@@ -137,7 +137,7 @@ def _score_masked(
             parts = np.split(flat, np.cumsum([row.sum() for row in batch.trained])[:-1])
             found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
     out = [np.zeros(len(t.ids)) for t in rollouts]
-    for row, values in policy.share.gather_by_row(found).items():
+    for row, values in policy.parallel.gather_by_row(found).items():
         out[row][masks[row]] = values
     return out
 
@@ -164,33 +164,32 @@ class _Sums:
         for name, amount in sums.items():
             setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
 
-    def reduce_over_workers(self, share: Share) -> None:
+    def reduce_over_workers(self, parallel: DataParallel) -> None:
         """Sum over all workers, except the loss, which is the same on all of them."""
-        if share.workers > 1:
+        if parallel.workers > 1:
             names = [name for name in vars(self) if name != "loss"]
             mine = torch.tensor([float(getattr(self, name)) for name in names], dtype=torch.float64)
-            for name, amount in zip(names, share.sum_over_workers(mine).tolist(), strict=True):
+            for name, amount in zip(names, parallel.sum_over_workers(mine).tolist(), strict=True):
                 setattr(self, name, amount)
 
 
 class _Update:
     """One update: the learning of one train batch."""
 
-    def __init__(self, policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> None:
-        self.policy, self.train_batch, self.ledger, self.limit = policy, train_batch, ledger, limit
-        self.objective = train_batch.objective
+    def __init__(self, policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> None:
+        self.policy, self.train_batch, self.ledger = policy, train_batch, ledger
+        self.loss = train_batch.loss
         self.reference: list[Floats] | None = None
-        regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
-        if regularised and train_batch.targets is not None and self.objective.uses_value_head:
-            self.reference = score_values(policy, train_batch.rollouts, self.objective.kl_from, ledger)
-        elif self.objective.uses_log_ratio or (regularised and self.objective.kind == "policy_gradient"):
-            self.reference = score(policy, train_batch.rollouts, self.objective.kl_from, ledger)
+        if self.loss.kl_coef and train_batch.targets is not None and self.loss.uses_value_head:
+            self.reference = score_values(policy, train_batch.rollouts, self.loss.kl_from, ledger)
+        elif self.loss.uses_log_ratio or (self.loss.kl_coef and self.loss.kind == "policy_gradient"):
+            self.reference = score(policy, train_batch.rollouts, self.loss.kl_from, ledger)
         self.masks = [self._make_mask(row) for row in range(len(train_batch.rollouts))]
         self.now: list[Floats] | None = None
         """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if train_batch.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._score_starting_weights()
-        self.ready: Working | None = None
+        self.ready: WorkingWeights | None = None
         """Working weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
@@ -199,9 +198,9 @@ class _Update:
     def _make_mask(self, row: int) -> NDArray[np.bool_]:
         """Mask of the tokens of a row that are in the loss, aligned with its ids."""
         rollout = self.train_batch.rollouts[row]
-        if self.objective.kind == "bradley_terry":
+        if self.loss.kind == "bradley_terry":
             return mask_last_token(rollout)
-        if self.objective.uses_value_head and self.train_batch.targets is not None:
+        if self.loss.uses_value_head and self.train_batch.targets is not None:
             return ~np.isnan(self.train_batch.targets[row])
         return mask_trained_tokens(rollout)
 
@@ -218,7 +217,7 @@ class _Update:
         if self.policy.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.policy.activate()
-        self.policy.optimiser.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
+        self.policy.optimizer.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
         for epoch in range(section.epochs):
             for number, rows in enumerate(self._split_minibatches(epoch)):
                 fresh = epoch == 0 and number == 0
@@ -243,36 +242,36 @@ class _Update:
     def _take_step(self, rows: list[int], fresh: bool) -> bool:
         """Take one optimizer step; False if the loss or gradient was not finite."""
         pairs = len({self.train_batch.units[r] for r in rows}) if self.train_batch.units else 0
-        over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
+        over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), pairs)
         moving = [r for r in rows if self._has_gradient(r)]
-        self.ready = working(self.policy) if moving else None
+        self.ready = make_working_weights(self.policy) if moving else None
         part = self._run_pass(self._select_own_rows(moving), over, fresh)
         self.ready = None
         gradients = self.policy.extrapolate_gradients() if moving and self.policy.section.optimism else None
         size = self.policy.gradient_norm()
         # The one place of a step where the host waits for the device.
-        total, norm = torch.stack([self.policy.share.sum_over_workers(part), size.double().to(part.device)]).tolist()
+        total, norm = torch.stack([self.policy.parallel.sum_over_workers(part), size.double().to(part.device)]).tolist()
         self.policy.clip_gradients(size, norm)
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
-            self.policy.optimiser.zero_grad(set_to_none=True)
+            self.policy.optimizer.zero_grad(set_to_none=True)
             what = "loss" if not np.isfinite(total) else "gradient"
             when = f" after {self.report.steps} steps" if self.report.steps else ""
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if moving:
             with self.policy.moments_on_device():
-                self.policy.optimiser.step()
+                self.policy.optimizer.step()
                 self.policy.gradients = gradients
             self.report.steps += 1
-        self.policy.optimiser.zero_grad(set_to_none=True)
+        self.policy.optimizer.zero_grad(set_to_none=True)
         self.norms.append(norm)
         return True
 
     def _select_own_rows(self, rows: list[int]) -> list[int]:
         units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
         return [
-            rows[i] for i in self.policy.share.select_own_rows([len(self.train_batch.rollouts[r].ids) for r in rows], units)
+            rows[i] for i in self.policy.parallel.select_own_rows([len(self.train_batch.rollouts[r].ids) for r in rows], units)
         ]
 
     def _run_pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
@@ -284,7 +283,7 @@ class _Update:
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
                 run_empty_pass(
-                    self.policy, compute_head_values if self.objective.uses_value_head else compute_token_logprobs
+                    self.policy, compute_head_values if self.loss.uses_value_head else compute_token_logprobs
                 ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
@@ -295,7 +294,7 @@ class _Update:
         if self.train_batch.weights is not None and self.train_batch.weights[row] == 0:
             return False
         mask = self.masks[row]
-        if self.objective.kind != "policy_gradient" or self.objective.is_regularised or self.train_batch.advantages is None:
+        if self.loss.kind != "policy_gradient" or self.loss.is_regularised or self.train_batch.advantages is None:
             return bool(mask.any())
         return self._has_advantage(row)
 
@@ -304,7 +303,7 @@ class _Update:
         return self.train_batch.advantages is not None and bool(np.any(self.train_batch.advantages[row][self.masks[row]]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
-        value, sums = (self._compute_value_loss if self.objective.uses_value_head else self._compute_token_loss)(
+        value, sums = (self._compute_value_loss if self.loss.uses_value_head else self._compute_token_loss)(
             batch, rows, over, fresh
         )
         value.backward()  # type: ignore[no-untyped-call]
@@ -335,9 +334,9 @@ class _Update:
             reference=self._flatten_rows(batch, self.reference, rows),
             factor=self._flatten_rows(batch, self.train_batch.factors, rows),
         )
-        value, sums = loss(self.objective, terms, over)
+        value, sums = compute_loss(self.loss, terms, over)
         sums |= aged | {"entropy": entropy.detach().sum()}
-        if fresh and self.objective.kind == "policy_gradient":
+        if fresh and self.loss.kind == "policy_gradient":
             sums |= {"drift": (logp.detach() - sampled).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
 
@@ -356,7 +355,7 @@ class _Update:
         found = self.policy.run_pass(compute_head_values, batch, self.ready)
         targets = self._flatten_rows(batch, self.train_batch.targets, rows)
         reference = self._flatten_rows(batch, self.reference, rows)
-        return value_loss(self.objective, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
+        return compute_value_loss(self.loss, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
 
     def _flatten_rows(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
         return None if arrays is None else batch.flatten_rows([arrays[r] for r in rows], self.policy.device)
@@ -368,7 +367,7 @@ class _Update:
             return None if values is None else self._to_tensor([values[r] for r in rows], np.float32)
 
         pairs = None
-        if self.objective.kind in PAIRED:
+        if self.loss.kind in PAIRED:
             pairs = self._to_tensor(self._find_pairs(rows), np.int64)
         return Rows(batch.lengths, column(self.train_batch.weights), column(self.train_batch.labels), pairs)
 
@@ -383,7 +382,7 @@ class _Update:
         for place, row in enumerate(rows):
             found.setdefault(units[row], []).append(place)
         if any(len(pair) != 2 for pair in found.values()):
-            raise ValueError(f"train batch for '{self.policy.name}': a unit of '{self.objective.kind}' is a pair of two rows")
+            raise ValueError(f"train batch for '{self.policy.name}': a unit of '{self.loss.kind}' is a pair of two rows")
         return [(a, b) if labels[rows[a]] > labels[rows[b]] else (b, a) for a, b in found.values()]
 
     def _learn_factor(self) -> float:
@@ -391,13 +390,13 @@ class _Update:
         return 2.0 if self.policy.adapter else 3.0
 
     def _make_report(self) -> LearnReport:
-        self.sums.reduce_over_workers(self.policy.share)
+        self.sums.reduce_over_workers(self.policy.parallel)
         report, sums, tokens = self.report, self.sums, int(self.sums.tokens)
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
-        if tokens and self.reference is not None and not self.objective.uses_log_ratio:
+        if tokens and self.reference is not None and not self.loss.uses_log_ratio:
             report.kl = float(sums.kl) / tokens
-        if tokens and not self.objective.uses_value_head:
+        if tokens and not self.loss.uses_value_head:
             report.entropy = float(sums.entropy) / tokens
             report.clip_fraction = float(sums.clipped) / tokens
         if sums.judged:
@@ -414,6 +413,6 @@ class _Update:
         return report
 
 
-def learn(policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> LearnReport:
-    """Learn from one train batch. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
-    return _Update(policy, train_batch, limit, ledger).run()
+def learn(policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> LearnReport:
+    """Learn from one train batch."""
+    return _Update(policy, train_batch, ledger).run()

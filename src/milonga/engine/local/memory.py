@@ -64,7 +64,7 @@ def count_pending_bytes(policies: Iterable[Policy]) -> int:
     for policy in policies:
         for parameter in () if policy.section.offload else policy.parameters:
             size = parameter.numel() * parameter.element_size()
-            total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimiser.state)
+            total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimizer.state)
     return total
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def put_away(tensors: Iterable[Tensor], device: torch.device) -> None:
+def move_to_host(tensors: Iterable[Tensor], device: torch.device) -> None:
     """Offload tensors to host memory: pinned if their device is a GPU, which is quicker. For a CPU they are copied as well, so
     that tests there run the same code."""
     for tensor in tensors:
@@ -23,7 +23,7 @@ def put_away(tensors: Iterable[Tensor], device: torch.device) -> None:
 
 
 @torch.no_grad()
-def bring_back(tensors: Iterable[Tensor], device: torch.device) -> None:
+def move_to_device(tensors: Iterable[Tensor], device: torch.device) -> None:
     """Move offloaded tensors back to the device. Torch frees pinned memory only when the copy is done."""
     for tensor in tensors:
         here = torch.empty_like(tensor, device=device)

@@ -2,7 +2,7 @@
 
 Rows lie behind one another on one axis of tokens, so that nothing is computed for padding. It is the computation of the model's
 own forward pass, with the weights of its own modules:
-- products are taken in a working copy of the weights, made once for an optimiser step; layers that read the same input (q, k
+- products are taken in a working copy of the weights, made once for an optimizer step; layers that read the same input (q, k
   and v; gate and up) are one product. Gradients go to the float32 masters, in float32;
 - the residual stream stays in float32;
 - what lies between products is fused (see `fused.py`).
@@ -30,14 +30,14 @@ from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import base_layer, explain_misfit, list_linears
 
 
-def working(policy: Policy) -> Working | None:
+def make_working_weights(policy: Policy) -> WorkingWeights | None:
     """Make the working weights for packed passes; None if the model's own forward pass must be used. Sharded weights need it:
     it gathers them layer by layer."""
     if policy.shell is not None:
         return None
     why = explain_misfit(policy)
     if why is None:
-        return Working(policy)
+        return WorkingWeights(policy)
     if policy.device.type == "cuda":
         warnings.warn(f"policy '{policy.name}' learns from padded rows, which is slower: {why}", stacklevel=2)
     return None
@@ -162,9 +162,9 @@ class _Layer:
         return x, self.down(_apply_gate(self.up(h)))
 
 
-class Working:
+class WorkingWeights:
     """A policy's weights as they are now, ready for packed passes. It does not follow later changes: make one for every
-    optimiser step, and for every version that is scored."""
+    optimizer step, and for every version that is scored."""
 
     def __init__(self, policy: Policy) -> None:
         body, dtype = policy.causal.model, policy.compute_dtype

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from milonga.config import PolicySection
-from milonga.engine.local import offload as resting
+from milonga.engine.local import offload
 from milonga.engine.local.codec import Codec
-from milonga.engine.local.data_parallel import Share
+from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids
 from milonga.errors import UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
 
-COUNTER = "optimiser:step"
+COUNTER = "optimizer:step"
 """Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
 
 
@@ -61,9 +61,9 @@ class Policy:
         self.names, self.parameters = self.find_trainable()
         self.device = self.parameters[0].device
         """Device that it computes on, even while its weights are offloaded."""
-        self.share = Share()
+        self.parallel = DataParallel()
         """The rows that are this process's to compute."""
-        self.optimiser = self.make_optimizer()
+        self.optimizer = self.make_optimizer()
         self.gradients: list[Tensor] | None = None
         """Gradients of the last step, before extrapolation; only with `optimism` (OGDA)."""
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
@@ -167,7 +167,7 @@ class Policy:
         """Move a tensor to where it is stored: on the host with `offload`, else on the device."""
         if not self.section.offload:
             return tensor.to(self.device)
-        resting.put_away([self.share.get_local_part(tensor)], self.device)
+        offload.move_to_host([self.parallel.get_local_part(tensor)], self.device)
         return tensor
 
     def fetch_to_device(self, tensor: Tensor, like: Tensor) -> Tensor:
@@ -175,13 +175,15 @@ class Policy:
         if not self.section.offload:
             return tensor
         found = torch.empty_like(like)
-        self.share.get_local_part(found).copy_(self.share.get_local_part(tensor), non_blocking=True)
+        self.parallel.get_local_part(found).copy_(self.parallel.get_local_part(tensor), non_blocking=True)
         return found
 
     def list_moments(self) -> list[Tensor]:
         """List the optimizer's moments, without its step counters."""
-        states = self.optimiser.state.values()
-        return [self.share.get_local_part(t) for state in states for key, t in state.items() if f"optimiser:{key}" != COUNTER]
+        states = self.optimizer.state.values()
+        return [
+            self.parallel.get_local_part(t) for state in states for key, t in state.items() if f"optimizer:{key}" != COUNTER
+        ]
 
     @contextmanager
     def moments_on_device(self) -> Iterator[None]:
@@ -190,11 +192,13 @@ class Policy:
         if not self.section.offload:
             yield
             return
-        resting.bring_back(self.list_moments(), self.device)
+        offload.move_to_device(self.list_moments(), self.device)
         try:
             yield
         finally:
-            resting.put_away([*self.list_moments(), *(self.share.get_local_part(g) for g in self.gradients or ())], self.device)
+            offload.move_to_host(
+                [*self.list_moments(), *(self.parallel.get_local_part(g) for g in self.gradients or ())], self.device
+            )
 
     def list_weights(self) -> list[Tensor]:
         """List all weights that this process holds, a frozen base and buffers included; policies on one base share them."""
@@ -233,7 +237,7 @@ class Policy:
     @torch.no_grad()
     def assign(self, tensors: list[Tensor]) -> None:
         for parameter, other in zip(self.parameters, tensors, strict=True):
-            self.share.get_local_part(parameter).copy_(self.share.get_local_part(other))
+            self.parallel.get_local_part(parameter).copy_(self.parallel.get_local_part(other))
 
     def clip_gradients(self, norm: Tensor, size: float) -> None:
         """Scale the gradients down to the norm that is allowed; `size` is their norm as a number."""
@@ -241,7 +245,9 @@ class Policy:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.section.grad_clip, norm)
 
     def gradient_norm(self) -> Tensor:
-        return self.share.gather_tensor(torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        return self.parallel.gather_tensor(
+            torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        )
 
     @torch.no_grad()
     def extrapolate_gradients(self) -> list[Tensor]:
@@ -257,7 +263,7 @@ class Policy:
         if self.section.ema is not None:
             for mean, parameter in zip(self.tags["ema"], self.parameters, strict=True):
                 moved = self.fetch_to_device(mean, parameter.detach()).lerp_(parameter, 1 - self.section.ema)
-                self.share.get_local_part(mean).copy_(self.share.get_local_part(moved))
+                self.parallel.get_local_part(mean).copy_(self.parallel.get_local_part(moved))
 
     def fingerprint(self) -> str:
         """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed."""
@@ -279,14 +285,14 @@ class Policy:
         return {key: tensor.contiguous().cpu() for key, tensor in self.collect_tensors().items()}
 
     def collect_tensors(self) -> dict[str, Tensor]:
-        """Everything that changes while training, as flat tensors: live weights, optimiser moments, other versions."""
+        """Everything that changes while training, as flat tensors: live weights, optimizer moments, other versions."""
         out = {f"live/{n}": p.detach() for n, p in zip(self.names, self.parameters, strict=True)}
         for tag, tensors in self.tags.items():
             if tag != "ref":  # the start is loaded again from where it came, and compared by its fingerprint
                 out |= {f"tag:{tag}/{n}": t for n, t in zip(self.names, tensors, strict=True)}
         for name, parameter in zip(self.names, self.parameters, strict=True):
-            for key, value in self.optimiser.state.get(parameter, {}).items():
-                out[f"optimiser:{key}/{name}"] = value
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                out[f"optimizer:{key}/{name}"] = value
         return out | {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -297,11 +303,11 @@ class Policy:
         for tag in sorted(kind.removeprefix("tag:") for kind in kinds if kind.startswith("tag:")):
             self.tags[tag] = [self.store_tensor(state[f"tag:{tag}/{n}"]) for n in self.names]
         self.gradients = [self.store_tensor(state[f"gradient/{n}"]) for n in self.names] if "gradient" in kinds else None
-        self.optimiser = self.make_optimizer()
-        for kind in sorted(kind for kind in kinds if kind.startswith("optimiser:")):
+        self.optimizer = self.make_optimizer()
+        for kind in sorted(kind for kind in kinds if kind.startswith("optimizer:")):
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 if f"{kind}/{name}" in state:
                     value = state[f"{kind}/{name}"]
                     # AdamW's fused form wants its step counters on the device of the parameters.
                     found = value.to(self.device).reshape(()) if kind == COUNTER else self.store_tensor(value)
-                    self.optimiser.state[parameter][kind[10:]] = found
+                    self.optimizer.state[parameter][kind[10:]] = found

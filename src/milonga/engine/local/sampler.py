@@ -40,7 +40,7 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def pick(logp: Tensor, chance: Tensor) -> Tensor:
+def draw_tokens(logp: Tensor, chance: Tensor) -> Tensor:
     """Sample a token per row by inverse CDF: the first whose cumulated probability exceeds `chance`; never one of probability
     zero. `logp` is [rows, vocabulary], `chance` [rows]."""
     total = logp.exp().cumsum(-1)
@@ -226,7 +226,7 @@ class _Batch:
         """The next token of every row; it and its log-probability are written down."""
         temperature = 1.0 if self.decoding.greedy else self.decoding.temperature
         logp = torch.log_softmax(logits.float() / temperature, dim=-1)
-        chosen = logp.argmax(-1) if self.decoding.greedy else pick(logp, draw_uniform(self.keys, step))
+        chosen = logp.argmax(-1) if self.decoding.greedy else draw_tokens(logp, draw_uniform(self.keys, step))
         self.ids[self.place, step] = chosen
         self.logprobs[self.place, step] = logp.gather(1, chosen[:, None])[:, 0]
         return chosen

@@ -149,7 +149,7 @@ class VllmSampler:
         self.section = section
         self.tolerance = section.tolerance or TOLERANCES[policy.compute_dtype]
         self.host = host
-        self.held: list[int] | None = None
+        self.loaded: list[int] | None = None
         """Bit sums of the weights that vLLM holds; None if it holds none that were probed."""
         self.received = False
         """Whether vLLM holds weights that were sent to it from another process, which the policy here does not have."""
@@ -179,9 +179,9 @@ class VllmSampler:
                 self.host.put_to_sleep(self.section)
         if given is not None:  # looked at only now, so that our weights and vLLM's cache need not fit side by side
             self._check_probe(asked, probed)
-            self.held = given
+            self.loaded = given
         if self.host.forgets_weights(self.section):
-            self.held = None
+            self.loaded = None
         charge_sampling(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
         return [make_completion(self.policy.codec, row, decoding) for row in done]
 
@@ -191,11 +191,11 @@ class VllmSampler:
         if self.received:
             return None
         wanted = compute_bit_sums(self.policy.parameters)
-        if wanted == self.held:
+        if wanted == self.loaded:
             return None
-        self.held = None
+        self.loaded = None
         if self.policy.adapter is None:
-            self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
+            self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iterate_weights(self.policy)})
         else:
             self.host.remove_adapter(self.adapter)
             self.adapter = self.host.add_adapter(self.policy)
@@ -216,7 +216,7 @@ class VllmSampler:
 
     def forget_weights(self) -> None:
         """Forget which weights vLLM holds: the next call loads those of the policy in this process."""
-        self.held, self.received = None, False
+        self.loaded, self.received = None, False
 
     @torch.no_grad()
     def score(self, rows: Sequence[NDArray[np.int64]], most: int) -> list[Floats]:
@@ -414,16 +414,16 @@ def require_known_adapters(policy: Policy) -> None:
             raise ConfigError(f"policies.{policy.name}.lora: '{name}' is a {kind}; for vLLM adapters must sit on nn.Linear")
 
 
-def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+def iterate_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Iterate over full weights by the names of a Hugging Face folder. A tied head is named too: vLLM would keep its old one.
     Each is a copy: vLLM must not hold memory that learning writes to. Shards are gathered one by one; all workers of a group
     take part."""
-    for name, parameter in checkpoint_parameters(policy):
-        yield name, policy.share.gather_tensor(parameter.detach()).to(policy.compute_dtype, copy=True)
+    for name, parameter in iterate_parameters(policy):
+        yield name, policy.parallel.gather_tensor(parameter.detach()).to(policy.compute_dtype, copy=True)
 
 
-def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
-    """What a checkpoint is made from, in its order: of sharded weights the shards."""
+def iterate_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
+    """Iterate over the parameters that `iterate_weights` copies, in its order: of sharded weights the shards."""
     yield from policy.causal.named_parameters(remove_duplicate=False)
 
 

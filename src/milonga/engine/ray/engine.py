@@ -25,7 +25,7 @@ from milonga.engine.base import Completion, Decoding, Engine, History, LearnRepo
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.models import load_tokenizer
-from milonga.engine.pinned import Lagged
+from milonga.engine.pinned import PinnedSampler
 from milonga.engine.ray import cluster, layout
 from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
 from milonga.engine.ray.learners import Learners, strip_rollouts
@@ -35,7 +35,7 @@ from milonga.errors import ConfigError, suggest_name
 from milonga.types import Floats, Prompt, Rollouts, TrainBatch
 
 
-class Published(Lagged):
+class PublishedSampler(PinnedSampler):
     """A view of the weights that were published at one moment, for asynchronous rollouts."""
 
     def __init__(self, engine: RayEngine, handed: Mapping[str, Handed | None]) -> None:
@@ -55,13 +55,12 @@ class RayEngine(Engine):
         placement: PlacementSection,
         device: str = "auto",
         rows: int = 512,
-        limit: int = 1024,
         vllm: VllmSection | None = None,
         threads: int | None = None,
         staleness: int = 0,
     ) -> None:
         self.sections, self.placement, self.vllm = policies, placement, vllm
-        self.rows, self.limit, self.threads = rows, limit, threads
+        self.rows, self.threads = rows, threads
         self.staleness = staleness
         """Turns by which rollouts may be ahead of learning: samplers are then busy when weights are published."""
         self.ledger = Ledger()
@@ -88,7 +87,7 @@ class RayEngine(Engine):
         threads = self.threads or max(1, int(placement.cpus))
         sections = {name: self.sections[name] for name in policies}
         transfer = layout.choose_transfer(self.sections[policies[0]], placement) if alone else None
-        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, 0 < gpus < 1, transfer)
+        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.vllm, threads, 0 < gpus < 1, transfer)
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
@@ -183,9 +182,11 @@ class RayEngine(Engine):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def frozen(self) -> Published:
+    def sampling_view(self) -> PublishedSampler:
         """A view of the published weights. It gathers those that samplers do not have yet, so that they need no learner."""
-        return Published(self, {policy: self.handover.get_newest(policy) for policy in self.samplers if self.samplers[policy]})
+        return PublishedSampler(
+            self, {policy: self.handover.get_newest(policy) for policy in self.samplers if self.samplers[policy]}
+        )
 
     # Learning.
 

@@ -33,7 +33,7 @@ class Sampler:
     """A worker that samples, and which version of each policy@tag it holds; what is not listed is as at the start."""
 
     group: Group
-    holds: dict[tuple[str, str], int] = field(default_factory=dict)
+    loaded: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Handover:
         """Everything may have changed."""
         self.sent.clear()
         always = {(policy, tag) for policy in self.learners for tag in ("live", "ema")}
-        held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.holds}
+        held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.loaded}
         for policy, tag in always | held | self.stamps.keys():
             self.mark_changed(policy, tag)
 
@@ -79,7 +79,7 @@ class Handover:
         stamp = self.stamps.get((policy, tag), 0 if tag in AT_START else 1)
         if not stamp:
             return None
-        found = self.sent.get(policy) if tag == "live" else None  # once: who plays ahead may forget it meanwhile
+        found = self.sent.get(policy) if tag == "live" else None  # once: the rollout thread may forget it meanwhile
         if found is None or found.stamp != stamp:
             values, _ = self.learners[policy].call_workers("weights", policy, tag, fetch=False)
             found = Handed(stamp, values[0], self.learners[policy].call_workers("probe", policy, tag)[0][0])
@@ -123,21 +123,21 @@ class Handover:
         """Give weights through Ray's object store to all samplers that lack them, at once."""
         for sampler in samplers:
             if sampler.group.setup.transfer is not None:
-                sampler.holds[policy, "live"] = NOTHING  # there vLLM holds one version at a time
+                sampler.loaded[policy, "live"] = NOTHING  # there vLLM holds one version at a time
         if wanted is None:
             return
-        behind = [sampler for sampler in samplers if sampler.holds.get((policy, tag), 0) != wanted.stamp]
+        behind = [sampler for sampler in samplers if sampler.loaded.get((policy, tag), 0) != wanted.stamp]
         given = call_together("hold", [(sampler, (policy, tag, wanted.weights)) for sampler in behind], attempt)
         for sampler, theirs, _ in call_together("probe", [(sampler, (policy, tag)) for sampler, *_ in given], attempt):
             self.check_probe(policy, theirs, wanted.probe)
-            sampler.holds[policy, tag] = wanted.stamp
+            sampler.loaded[policy, tag] = wanted.stamp
 
     def _transfer(self, samplers: Sequence[Sampler], policy: str, backend: str, attempt: int) -> None:
         """Live weights by vLLM's own transfer, to one after another. One that breaks off leaves both ends waiting: both are
         made again."""
         stamp, learners = self.stamps.get((policy, "live"), 0), self.learners[policy]
         for sampler in samplers:
-            if sampler.holds.get((policy, "live"), 0) == stamp:
+            if sampler.loaded.get((policy, "live"), 0) == stamp:
                 continue
             number, (worker,) = self.samplers[policy].index(sampler), sampler.group.workers
             try:
@@ -150,7 +150,7 @@ class Handover:
             ours = learners.call_workers("probe", policy, "live")[0][0]
             for _, theirs, _ in call_together("probe", [(sampler, (policy, "live"))], attempt):
                 self.check_probe(policy, theirs, ours)
-                sampler.holds[policy, "live"] = stamp
+                sampler.loaded[policy, "live"] = stamp
 
     def check_probe(self, policy: str, theirs: Floats, ours: Floats) -> None:
         """Raise an error if a sampler's log-probabilities differ from the learners'."""
@@ -169,7 +169,7 @@ def revive_samplers(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
     lost_ones = [sampler for sampler in samplers if not sampler.group.alive]
     for sampler in lost_ones:
         sampler.group.begin()
-        sampler.holds = {}
+        sampler.loaded = {}
     for sampler in lost_ones:
         try:
             sampler.group.complete()

@@ -1,7 +1,7 @@
 """A policy whose weights, gradients and moments lie in shards on several workers (FSDP2).
 
 The model's own forward pass runs through `fully_shard`ed layers: each gathers its weights when it is reached and lets go of
-them after it; gradients are summed, not averaged, since the learner's denominators are those of all rows (law 5). Optimiser,
+them after it; gradients are summed, not averaged, since the learner's denominators are those of all rows (law 5). Optimizer,
 clipping and tags work on the shards as they work on whole tensors.
 
 Invariants: every worker makes the same passes in the same order; between passes nothing but shards is held; what leaves a group
@@ -28,12 +28,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from milonga.engine.local.data_parallel import Found, Share
+from milonga.engine.local.data_parallel import DataParallel, Found
 from milonga.engine.local.learner import compute_token_logprobs, run_empty_pass
 from milonga.engine.local.policy import COUNTER, Policy, choose_compute_dtype
 
 
-class GroupShare(Share):
+class GroupDataParallel(DataParallel):
     """A part of the rows: those of one worker of a process group, by rank. Numbers are exchanged by the CPU (`talk`)."""
 
     def __init__(self, talk: Any) -> None:
@@ -104,10 +104,10 @@ def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
     for module in list_sharded_modules(shell):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
-    policy.shell, policy.share = shell, GroupShare(talk)
+    policy.shell, policy.parallel = shell, GroupDataParallel(talk)
     policy.names, policy.parameters = policy.find_trainable()
     policy.device = policy.parameters[0].device
-    policy.optimiser = policy.make_optimizer()
+    policy.optimizer = policy.make_optimizer()
     for tag, tensors in policy.tags.items():
         policy.tags[tag] = [
             policy.store_tensor(shard_like(t, p).clone()) for t, p in zip(tensors, policy.parameters, strict=True)
@@ -150,7 +150,7 @@ def gather_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
     """The weights of policy@tag, whole, one after another. All workers take part; who needs none of them lets each go."""
     live = [p.detach() for p in policy.parameters]
     for tensor, like in zip(live if tag == "live" else policy.get_tag(tag), live, strict=True):
-        yield policy.share.gather_tensor(policy.fetch_to_device(tensor, like))
+        yield policy.parallel.gather_tensor(policy.fetch_to_device(tensor, like))
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
@@ -207,5 +207,5 @@ def make_empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dic
 
 
 def get_cpu_group(policy: Policy) -> Any:
-    assert isinstance(policy.share, GroupShare)
-    return policy.share.talk
+    assert isinstance(policy.parallel, GroupDataParallel)
+    return policy.parallel.talk

@@ -26,7 +26,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.vllm_sampler import FAILURES, checkpoint, checkpoint_parameters
+from milonga.engine.local.vllm_sampler import FAILURES, iterate_parameters, iterate_weights
 from milonga.errors import UserError
 
 
@@ -38,10 +38,10 @@ class Source(WeightSource):  # type: ignore[misc]
 
     def metadata(self) -> list[Any]:
         """What an iteration yields, without gathering it."""
-        return [ParamMeta(n, self.policy.compute_dtype, tuple(p.shape)) for n, p in checkpoint_parameters(self.policy)]
+        return [ParamMeta(n, self.policy.compute_dtype, tuple(p.shape)) for n, p in iterate_parameters(self.policy)]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return checkpoint(self.policy)
+        return iterate_weights(self.policy)
 
 
 class Client:

@@ -42,7 +42,6 @@ class Setup:
     policies: Mapping[str, PolicySection]
     device: str
     rows: int
-    limit: int
     vllm: VllmSection | None
     threads: int
     crowded: bool = False
@@ -135,7 +134,7 @@ class Work:
     def __init__(self, setup: Setup, sharded: bool, pulse: Pulse) -> None:
         # Shards go to their devices layer by layer; the whole model would not always fit on one.
         device = "cpu" if sharded else setup.device
-        self.engine = LocalEngine(setup.policies, device, setup.rows, setup.limit, setup.vllm)
+        self.engine = LocalEngine(setup.policies, device, setup.rows, setup.vllm)
         self.engine.ledger = pulse
         self.sharded, self.first = sharded, not sharded or dist.get_rank() == 0
         self.rows, self.transfer = setup.rows, setup.transfer
@@ -190,7 +189,7 @@ class Work:
         """Set the live weights to those of another policy; the optimizer starts anew."""
         chosen = self.policy(policy)
         chosen.assign(self._shard_arrays(chosen, arrays))
-        chosen.optimiser, chosen.gradients = chosen.make_optimizer(), None
+        chosen.optimizer, chosen.gradients = chosen.make_optimizer(), None
 
     def weights(self, policy: str, tag: str) -> Arrays:
         """The weights of policy@tag that are trained, whole: with LoRA the adapter alone."""

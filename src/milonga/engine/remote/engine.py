@@ -111,8 +111,8 @@ class WithEndpoints(Engine):
     def close(self) -> None:
         self._undo.close()
 
-    def holds(self, policy: str) -> bool:
-        return policy not in self.endpoints and self.inner.holds(policy)
+    def has_weights(self, policy: str) -> bool:
+        return policy not in self.endpoints and self.inner.has_weights(policy)
 
     def _require_inner(self, policy: str, work: str) -> Engine:
         """Return the inner engine for work that an endpoint cannot do; raise an error if the policy is behind one."""

@@ -97,7 +97,7 @@ class AbsoluteZero(Recipe):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        if self.objectives["generator"].advantage != "zscore":
+        if self.objectives["generator"].estimator.advantage != "zscore":
             raise ConfigError(
                 "policies.generator.objective.advantage: absolute_zero has its own rule (options.baseline, options.whiten); "
                 "use zscore"
@@ -176,15 +176,15 @@ class AbsoluteZero(Recipe):
         `parts` has a name, rollouts and one reward per rollout. Returns all rollouts, and one float array per rollout, aligned
         with its ids.
         """
-        objective = self.objectives["generator"]
+        estimator = self.objectives["generator"].estimator
         if self.options.whiten == "token":
-            objective = objective.model_copy(update={"advantage": "whiten"})
+            estimator = estimator.model_copy(update={"advantage": "whiten"})
         rows = Rollouts(row for _, some, _ in parts for row in some)
         if self.options.baseline == "global":
             parts = [("all", rows, np.concatenate([rewards for _, _, rewards in parts]))]
         out: list[Floats] = []
         for name, some, rewards in parts:
-            out += outcome_advantages(rewards, some, [name] * len(some), objective, ctx.compute_kl_penalties(some, objective))
+            out += outcome_advantages(rewards, some, [name] * len(some), estimator, ctx.compute_kl_penalties(some, estimator))
         return rows, out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:

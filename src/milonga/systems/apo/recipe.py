@@ -147,7 +147,7 @@ class Apo(Recipe):
         best, worst = mark_best_rows(scores, solutions.problem_ids), mark_best_rows(-scores, solutions.problem_ids)
         notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
         sources = {"verifier": 1.0}
-        if self.objectives["generator"].kind == "cross_entropy":
+        if self.objectives["generator"].loss.kind == "cross_entropy":
             sizes = [float(t.length) for t in solutions]
             weights = term_weights(["best"] * len(solutions), {"best": 1.0}, [float(b) for b in best], sizes)
             return self.train_batch("generator", solutions, weights=weights, sources=sources, notes=notes)

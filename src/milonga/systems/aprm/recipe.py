@@ -2,7 +2,7 @@
 to catch them. An exact oracle labels the steps for both.
 
 It is a general-sum game: the corruptor also loses where it corrupts nothing, and the scorer gains nothing from that. KL and
-entropy terms in the objectives, and optimistic gradients (`policies.X.optimism`), keep the game from cycling. The scorer is the
+entropy terms in the losses, and optimistic gradients (`policies.X.optimism`), keep the game from cycling. The scorer is the
 result.
 """
 
@@ -146,11 +146,11 @@ class Aprm(Scoring):
     def credit_corruptor(self, ctx: Context, found: list[Attack]) -> TrainBatch:
         """Make the corruptor's train batch: wrong and accepted earns more than wrong and caught, and that more than not
         corrupted. The baseline is over the rewrites of one step."""
-        o, objective = self.options, self.objectives["corruptor"]
+        o, estimator = self.options, self.objectives["corruptor"].estimator
         reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Rollouts(a.rewrite for a in found)
         rewards = np.array([reward(a.right, a.accepted) for a in found])
-        penalties = ctx.compute_kl_penalties(rewrites, objective)
-        credit = outcome_advantages(rewards, rewrites, rewrites.target_ids, objective, penalties)
+        penalties = ctx.compute_kl_penalties(rewrites, estimator)
+        credit = outcome_advantages(rewards, rewrites, rewrites.target_ids, estimator, penalties)
         return self.train_batch("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
 
     def credit_verifier(self, ctx: Context, solutions: Rollouts, found: list[Attack]) -> TrainBatch:
@@ -168,7 +168,7 @@ class Aprm(Scoring):
         train_batch = self.train_batch("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
         if ctx.phase == "game":
             return train_batch
-        return replace(train_batch, objective=train_batch.objective.model_copy(update={"kl_coef": 0.0}))  # no KL snapshot yet
+        return replace(train_batch, loss=train_batch.loss.model_copy(update={"kl_coef": 0.0}))  # no KL snapshot yet
 
     def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         """Label the untouched steps that are right."""

@@ -168,9 +168,9 @@ class Asl(Recipe):
         else:
             rewards = self.compute_solver_rewards(rows, self.collect_verdicts(ctx, rollouts))
         bonus = self.options.format_bonus * np.array([rollout.parsed.format for rollout in rows])
-        objective = self.objectives[ctx.learner]
+        estimator = self.objectives[ctx.learner].estimator
         advantages = outcome_advantages(
-            np.array(rewards) + bonus, rows, groups, objective, ctx.compute_kl_penalties(rows, objective)
+            np.array(rewards) + bonus, rows, groups, estimator, ctx.compute_kl_penalties(rows, estimator)
         )
         notes = {"reward": mean(rewards) or 0.0} | self.memory.count_entries()
         return [self.train_batch(ctx.learner, rows, advantages=advantages, sources=sources, notes=notes)]

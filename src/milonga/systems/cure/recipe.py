@@ -78,7 +78,7 @@ class Cure(Recipe):
     def schedule(self) -> Schedule:
         """Snapshot each policy with `kl_from=phase` at the start of every turn. The KL to that snapshot is what the release
         has; it then has no gradient."""
-        asked = {self.policies[agent] for agent in self.agents if self.objectives[agent].kl_from == PHASE}
+        asked = {self.policies[agent] for agent in self.agents if self.objectives[agent].loss.kl_from == PHASE}
         return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
 
     def is_post_stage(self, ctx: Context) -> bool:
@@ -126,8 +126,8 @@ class Cure(Recipe):
         self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
     ) -> TrainBatch:
         """Make a role's train batch. The baseline is over its rollouts of a problem; equal rewards give advantage 0."""
-        objective = self.objectives[agent]
-        advantages = outcome_advantages(rewards, rows, rows.problem_ids, objective, ctx.compute_kl_penalties(rows, objective))
+        estimator = self.objectives[agent].estimator
+        advantages = outcome_advantages(rewards, rows, rows.problem_ids, estimator, ctx.compute_kl_penalties(rows, estimator))
         return self.train_batch(agent, rows, advantages=advantages, sources=sources, notes=notes)
 
     def track_separation(self, found: list[Bench]) -> dict[str, float]:

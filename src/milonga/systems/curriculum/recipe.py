@@ -57,7 +57,7 @@ class Curriculum(Tango):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         for agent, objective in self.objectives.items():
-            if objective.dynamic_sampling:
+            if objective.filter.dynamic_sampling:
                 raise ConfigError(
                     f"'{self.name}' lets its proposer choose the problems; "
                     f"set policies.{agent}.objective.dynamic_sampling=false"
@@ -143,9 +143,9 @@ class Curriculum(Tango):
             right.setdefault(rollout.problem.source, []).append(rollout.correct)
         rates = [mean(right[choice.id]) if choice.id in right else 0.0 for choice in choices]
         rewards = np.array([float("nan") if rate is None else learnability(rate) for rate in rates])
-        objective = self.objectives["proposer"]
+        estimator = self.objectives["proposer"].estimator
         credit = outcome_advantages(
-            rewards, choices, choices.problem_ids, objective, ctx.compute_kl_penalties(choices, objective)
+            rewards, choices, choices.problem_ids, estimator, ctx.compute_kl_penalties(choices, estimator)
         )
         named = [choice.parsed.value.level for choice in choices if choice.id in right]
         notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}

@@ -173,9 +173,9 @@ class DeepSeekMathV2(Recipe):
         self, ctx: Context, agent: str, rollouts: Rollouts, rewards: list[float], groups: list[str], sources: dict[str, float]
     ) -> TrainBatch:
         """Make an agent's train batch by GRPO on these rewards; the same for all three agents."""
-        objective = self.objectives[agent]
+        estimator = self.objectives[agent].estimator
         advantages = outcome_advantages(
-            np.array(rewards), rollouts, groups, objective, ctx.compute_kl_penalties(rollouts, objective)
+            np.array(rewards), rollouts, groups, estimator, ctx.compute_kl_penalties(rollouts, estimator)
         )
         notes = {"reward": mean(rewards) or 0.0}
         return self.train_batch(agent, rollouts, advantages=advantages, sources=sources, notes=notes)

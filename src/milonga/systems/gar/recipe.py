@@ -116,7 +116,7 @@ class Gar(Recipe):
         """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
         if ctx.learner == "verifier":
             return sample_demonstrations(ctx, "verifier", self.options.sft_slices)
-        solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+        solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
         return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions, self.options.disc_group)])
 
     def sample_verdicts(self, ctx: Context, solutions: Rollouts, n: int) -> Rollouts:
@@ -137,24 +137,25 @@ class Gar(Recipe):
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Rollouts) -> TrainBatch:
         """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
         o, objective, groups = self.options, self.objectives["generator"], solutions.problem_ids
+        estimator = objective.estimator
         slice_verdicts = group_verdicts(verdicts)
-        answers = outcome_rewards(ctx, solutions, objective)
+        answers = outcome_rewards(ctx, solutions, objective.filter)
         approved = (
             np.array([approval_rate(slice_verdicts.get(t.id, [])) for t in solutions]) + 0 * answers
         )  # unknown stays unknown
-        penalties = ctx.compute_kl_penalties(solutions, objective)
+        penalties = ctx.compute_kl_penalties(solutions, estimator)
         if o.normalise == "sum" and not o.slice_advantage:
             total = o.lambda1 * answers + o.lambda2 * approved
-            credit = outcome_advantages(total, solutions, groups, objective, penalties)
+            credit = outcome_advantages(total, solutions, groups, estimator, penalties)
         else:
-            first = outcome_advantages(answers, solutions, groups, objective, penalties)
-            second = outcome_advantages(approved, solutions, groups, objective)
+            first = outcome_advantages(answers, solutions, groups, estimator, penalties)
+            second = outcome_advantages(approved, solutions, groups, estimator)
             if o.slice_advantage:
                 known = [
                     slice_verdicts.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)
                 ]
                 votes = [average_step_verdicts(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
-                second = StepCredit().advantages(votes, solutions, groups, objective)
+                second = StepCredit().advantages(votes, solutions, groups, estimator)
             credit = [o.lambda1 * a + o.lambda2 * b for a, b in zip(first, second, strict=True)]
         parts = [rms([w * normalise(r, groups, "centre")]) for w, r in ((o.lambda1, answers), (o.lambda2, approved))]
         share = parts[1] / sum(parts) if sum(parts) else 0.0
@@ -165,7 +166,7 @@ class Gar(Recipe):
     def credit_verifier(self, ctx: Context, verdicts: Rollouts) -> TrainBatch:
         """Make the discriminator's train batch: R_dis = lambda3 * R_d + lambda4 * R_a, with a baseline over the verdicts on one
         slice. Weights balance reference and generated slices."""
-        o, objective = self.options, self.objectives["verifier"]
+        o, estimator = self.options, self.objectives["verifier"].estimator
         reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
         logprobs = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
         origins = [is_reference(v.target) for v in verdicts]
@@ -173,8 +174,8 @@ class Gar(Recipe):
             reward(v.parsed.value.final, origin, v.target.correct, logprobs.get(v.id))
             for v, origin in zip(verdicts, origins, strict=True)
         ]
-        penalties = ctx.compute_kl_penalties(verdicts, objective)
-        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.target_ids, objective, penalties)
+        penalties = ctx.compute_kl_penalties(verdicts, estimator)
+        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.target_ids, estimator, penalties)
         share = o.lambda3 / (o.lambda3 + o.lambda4) if o.lambda3 + o.lambda4 and o.ref_source != "none" else 0.0
         return self.train_batch(
             "verifier",

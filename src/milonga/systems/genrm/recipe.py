@@ -100,8 +100,8 @@ class Genrm(Recipe):
         own = [*self.compute_class_weights(labels, checks), *(float(right) for right in np.nan_to_num(solutions.correct))]
         rows = Rollouts([*checks, *solutions])
         terms = ["verify"] * len(checks) + ["generate"] * len(solutions)
-        objective = self.objectives["verifier"]
-        sizes = [float(t.length) for t in rows] if objective.aggregate == "token_mean" else None
+        loss = self.objectives["verifier"].loss
+        sizes = [float(t.length) for t in rows] if loss.aggregate == "token_mean" else None
         weights = term_weights(terms, {"verify": 1.0, "generate": self.options.generation}, own, sizes)
         if self.options.generation and not ctx.engine.has_same_vocabulary(*(self.policies[s] for s in self.agents)):
             raise ConfigError("options.generation: generator and verifier have different tokenizers; set it to 0")

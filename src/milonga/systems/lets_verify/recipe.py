@@ -32,7 +32,7 @@ class LetsVerify(Scoring):
 
     name = "lets_verify"
     truth = "steps"
-    only_sampled = ("generator",)
+    inference_only = ("generator",)
     Options = LetsVerifyOptions
     options: LetsVerifyOptions
 

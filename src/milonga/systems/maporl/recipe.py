@@ -143,8 +143,8 @@ class Maporl(Recipe):
         return out
 
     def credit_agent(self, ctx: Context, agent: str, talks: Rollouts, rewards: list[Floats]) -> TrainBatch:
-        objective = self.objectives[agent]
-        advantages = turn_advantages(rewards, talks, talks.problem_ids, objective, ctx.compute_kl_penalties(talks, objective))
+        estimator = self.objectives[agent].estimator
+        advantages = turn_advantages(rewards, talks, talks.problem_ids, estimator, ctx.compute_kl_penalties(talks, estimator))
         notes = {f"{agent}_reward_turn{turn}": mean(reward) or 0.0 for turn, reward in enumerate(rewards)}
         return self.train_batch(agent, talks, advantages=advantages, sources={"answers": 1.0}, notes=notes)
 

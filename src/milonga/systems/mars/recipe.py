@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import mixed, spread
+from milonga.credit import broadcast_to_tokens, has_both_outcomes
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
@@ -85,7 +85,7 @@ class Mars(Recipe):
         if self.options.train != "both" and self.shared:
             raise ConfigError(f"options.train = '{self.options.train}' leaves the other as it was, but both share one model")
         for agent, objective in self.objectives.items():
-            if objective.advantage != "zscore":
+            if objective.estimator.advantage != "zscore":
                 raise ConfigError(
                     f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
@@ -130,11 +130,11 @@ class Mars(Recipe):
     def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
         rewards = self.subtract_kl(ctx, PLANNER, talks, talks.correct)
-        credit = spread(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
+        credit = broadcast_to_tokens(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
         calls = [float(len(list_requests(talk))) for talk in talks]
         notes = {
             "reward": mean(talks.correct) or 0.0,
-            "usable": mean(mixed(talks.correct, talks.problem_ids)) or 0.0,
+            "usable": mean(has_both_outcomes(talks.correct, talks.problem_ids)) or 0.0,
             "calls": mean(calls) or 0.0,
             "no_call": mean([count == 0 for count in calls]) or 0.0,
         }
@@ -155,12 +155,12 @@ class Mars(Recipe):
             "reader_mean_trajectory": float((once * outcomes).sum() / once.sum()) if len(notes) else 0.0,
             "reader_samples": float(len(notes)),
         }
-        credit = spread(scores, notes)
+        credit = broadcast_to_tokens(scores, notes)
         return self.train_batch(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
     def subtract_kl(self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats) -> Floats:
-        """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
-        costs = ctx.compute_kl_penalties(rows, self.objectives[agent])
+        """Subtract the summed KL penalty from the rewards, for estimators with a KL in the reward."""
+        costs = ctx.compute_kl_penalties(rows, self.objectives[agent].estimator)
         return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
 
     def measure(self, ctx: Context) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import compute_class_weights, mixed, turn_advantages
+from milonga.credit import compute_class_weights, has_both_outcomes, turn_advantages
 from milonga.credit.critiques import names_answer
 from milonga.credit.history import Rounds, Scope, Shaping, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
@@ -141,14 +141,14 @@ class Marti(Recipe):
 
     def credit_agent(self, ctx: Context, turns: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
-        o, agent, objective = self.options, turns.agent, self.objectives[turns.agent]
+        o, agent, estimator = self.options, turns.agent, self.objectives[turns.agent].estimator
         groups = turns.rows.target_ids if turns.about is not None and o.verifier_group == "solution" else turns.rows.problem_ids
         rewards = [self.compute_turn_reward(turns, turn) for turn in range(len(turns.local))]
         if o.filter:
             raw = zip(rewards, turns.local, strict=True)
-            rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
-        penalties = ctx.compute_kl_penalties(turns.rows, objective)
-        credit = turn_advantages(rewards, turns.rows, groups, objective, penalties)
+            rewards = [np.where(has_both_outcomes(local, groups), reward, np.nan) for reward, local in raw]
+        penalties = ctx.compute_kl_penalties(turns.rows, estimator)
+        credit = turn_advantages(rewards, turns.rows, groups, estimator, penalties)
         weights = None if turns.about is None else compute_class_weights(turns.about)
         notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(turns.local)}
         source = "answers" if o.labels == "truth" else "agreement"

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import fill_after_zero, hard_labels, mix_advantages, shares, step_reward_advantages
+from milonga.credit import contribution_stats, fill_after_zero, hard_labels, mix_advantages, step_reward_advantages
 from milonga.credit.reach import StepReward
 from milonga.patterns.outcome import outcome_credit, outcome_rewards, sample_solutions
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, estimate_step_values, exact_labels
@@ -102,7 +102,7 @@ class MathShepherdRl(MathShepherd):
     def rollout(self, ctx: Context) -> Rollouts:
         if ctx.learner == "verifier":
             return super().rollout(ctx)
-        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         if ctx.learner == "verifier":
@@ -111,11 +111,11 @@ class MathShepherdRl(MathShepherd):
         found = {check.target.id: check.parsed.value.step_scores for check in ctx.judge("verifier", rollouts)}
         scores = [found.get(solution.id) for solution in rollouts]
         # Scores count only where they match the generator's steps in number, and where the outcome reward is not NaN.
-        carries = ~np.isnan(outcome_rewards(ctx, rollouts, objective))
+        carries = ~np.isnan(outcome_rewards(ctx, rollouts, objective.filter))
         fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, rollouts, carries, strict=True)]
         outcome = outcome_credit(ctx, rollouts, objective)
-        process = step_reward_advantages(fitting, rollouts, rollouts.problem_ids, objective, self.options.step_reward)
-        notes = shares(outcome, process, alpha, [t.mask for t in rollouts])
+        process = step_reward_advantages(fitting, rollouts, rollouts.problem_ids, objective.estimator, self.options.step_reward)
+        notes = contribution_stats(outcome, process, alpha, [t.mask for t in rollouts])
         notes["step_score"] = float(np.mean([x for s in fitting if s for x in s] or [0.0]))
         sources = {"answers": 1 - notes["step_share"], "verifier": notes["step_share"]}
         return [

@@ -121,9 +121,9 @@ class MultiAgentEvolve(Recipe):
         return [self.credit_agent(ctx, agent, *rewarded) for agent, rewarded in rewards.items() if len(rewarded[0]) > 1]
 
     def credit_agent(self, ctx: Context, agent: str, rows: Rollouts, rewards: list[float]) -> TrainBatch:
-        objective = self.objectives[agent]
+        estimator = self.objectives[agent].estimator
         groups = [agent] * len(rows)
-        credit = outcome_advantages(np.array(rewards), rows, groups, objective, ctx.compute_kl_penalties(rows, objective))
+        credit = outcome_advantages(np.array(rewards), rows, groups, estimator, ctx.compute_kl_penalties(rows, estimator))
         source = "format" if agent == "verifier" else "verifier"
         share = self.options.judge_label_frac if agent == "verifier" else 0.0
         sources = {source: 1 - share} | ({"answers": share} if share else {})

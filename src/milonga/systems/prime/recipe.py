@@ -97,13 +97,13 @@ class Prime(Recipe):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        baseline = self.objectives["generator"].advantage
+        baseline = self.objectives["generator"].estimator.advantage
         if baseline not in ("zscore", "centre", "leave_one_out"):
             raise ConfigError(f"policies.generator.objective: token rewards have no form for advantage '{baseline}' in 'prime'")
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         """Build the roles. The implicit scorer has the beta of its loss, so that loss and rewards share one beta."""
-        return super().roles(dialect) | {"verifier": ImplicitScorer(dialect, self.objectives["verifier"].beta)}
+        return super().roles(dialect) | {"verifier": ImplicitScorer(dialect, self.objectives["verifier"].loss.beta)}
 
     def schedule(self) -> Schedule:
         return warm_up("verifier", self.options.prm_warmup) + always("generator")
@@ -112,7 +112,7 @@ class Prime(Recipe):
         """Sample rollouts of problems whose accuracy is within the range of the options."""
         if not ctx.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
-        tries = self.objectives["generator"].max_tries
+        tries = self.objectives["generator"].filter.max_tries
         return sample_useful_groups(ctx, "generator", self.filter_by_accuracy, tries, self.rollouts)
 
     def filter_by_accuracy(self, solutions: Rollouts) -> Rollouts:
@@ -137,7 +137,7 @@ class Prime(Recipe):
 
     def compute_token_rewards(self, ctx: Context, solutions: Rollouts) -> list[Floats]:
         """Compute r_t = beta log(phi(y_t) / ref(y_t)) on the sampled tokens, for all rollouts at once: one float array each."""
-        beta = self.objectives["verifier"].beta
+        beta = self.objectives["verifier"].loss.beta
         return [beta * ratio for ratio in ctx.score_tokens("verifier", solutions)]
 
     def credit_verifier(self, solutions: Rollouts, rewards: list[Floats]) -> TrainBatch:
@@ -155,9 +155,9 @@ class Prime(Recipe):
         """Make the generator's train batch: A = A_outcome + A_process. Each has its own baseline within the problem."""
         o, objective = self.options, self.objectives["generator"]
         kept = self.mask_by_accuracy(solutions)
-        outcomes = np.where(kept, outcome_rewards(ctx, solutions, objective), np.nan)
+        outcomes = np.where(kept, outcome_rewards(ctx, solutions, objective.filter), np.nan)
         outcome = [array * k for array, k in zip(outcome_credit(ctx, solutions, objective), kept, strict=True)]
-        form = ImplicitCredit(cast(Normaliser, objective.advantage), o.loo, o.level, o.length_norm, o.gamma)
+        form = ImplicitCredit(cast(Normaliser, objective.estimator.advantage), o.loo, o.level, o.length_norm, o.gamma)
         process = form.advantages(
             rescale_rewards(rewards, solutions, o.process_norm), outcomes, solutions, solutions.problem_ids
         )

@@ -42,7 +42,7 @@ class QwenPrm(Scoring):
     name = "qwen_prm"
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
-    only_sampled = ("judge",)
+    inference_only = ("judge",)
     Options = QwenPrmOptions
     options: QwenPrmOptions
 

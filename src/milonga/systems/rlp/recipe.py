@@ -17,7 +17,7 @@ from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.errors import UserError
 from milonga.evals.metrics import mean
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import make_objective
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.schedule import Action, Phase, Schedule, always
@@ -122,8 +122,8 @@ class Rlp(Recipe):
             yield self.credit_thoughts(ctx, rollouts)
         if self.options.next_token != "none":
             places = list({t.problem.id: t.problem for t in rollouts}.values())
-            objective = OBJECTIVES.get("cross_entropy")
-            yield TrainBatch(self.policies["generator"], objective, self.write_plain_lines(ctx, places), sources={"text": 1.0})
+            loss = make_objective("cross_entropy").loss
+            yield TrainBatch(self.policies["generator"], loss, self.write_plain_lines(ctx, places), sources={"text": 1.0})
 
     def credit_thoughts(self, ctx: Context, thoughts: Rollouts) -> TrainBatch:
         """Make the train batch of the thoughts. r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t); the baseline is the other
@@ -137,9 +137,9 @@ class Rlp(Recipe):
         rewards = after - before
         spread = group_stds(rewards, thoughts.problem_ids)
         self.require_signal(float(spread.mean()))
-        objective = self.objectives["generator"]
-        penalties = ctx.compute_kl_penalties(thoughts, objective)
-        advantages = outcome_advantages(rewards, thoughts, thoughts.problem_ids, objective, penalties)
+        estimator = self.objectives["generator"].estimator
+        penalties = ctx.compute_kl_penalties(thoughts, estimator)
+        advantages = outcome_advantages(rewards, thoughts, thoughts.problem_ids, estimator, penalties)
         notes = {
             "reward": float(rewards.mean()),
             "reward_spread": float(spread.mean()),

@@ -103,7 +103,7 @@ class RstarMath(Recipe):
     @property
     def is_outcome_model(self) -> bool:
         """Whether the verifier is an outcome model: its loss is on the whole solution alone."""
-        return self.objectives["verifier"].kind == "value_bce"
+        return self.objectives["verifier"].loss.kind == "value_bce"
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         how: Aggregate = "last" if self.is_outcome_model else self.options.aggregate
@@ -129,7 +129,9 @@ class RstarMath(Recipe):
                 yield self.credit_policy(ctx, rollouts)
             self.state["learned"] = True
             return
-        train_batch = self.credit_pairs(ctx) if self.objectives["verifier"].kind == "bradley_terry" else self.credit_values(ctx)
+        train_batch = (
+            self.credit_pairs(ctx) if self.objectives["verifier"].loss.kind == "bradley_terry" else self.credit_values(ctx)
+        )
         if len(train_batch.rollouts):
             yield train_batch
         self.state["accuracy"] = self.held_out_accuracy(ctx)

@@ -130,7 +130,8 @@ class Score(Recipe):
         rewards = self.compute_turn_rewards(ctx.phase, first.correct, rollouts.correct)
         difference = kl_penalties(rollouts, ctx.compute_logprobs("generator", rollouts, BASE), 1.0)
         costs = compute_turn_costs(rollouts, difference, self.select_betas(ctx.phase))
-        advantages = turn_advantages(rewards, rollouts, rollouts.problem_ids, self.objectives["generator"], costs)
+        estimator = self.objectives["generator"].estimator
+        advantages = turn_advantages(rewards, rollouts, rollouts.problem_ids, estimator, costs)
         notes = {key: value for key, value in compute_change_metrics(first, rollouts).items() if value is not None}
         for turn in range(2):
             spans = [talk.turn_spans[turn] for talk in rollouts]

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import spread
+from milonga.credit import broadcast_to_tokens
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.outcome import outcome_credit
@@ -92,7 +92,7 @@ class SearchSelfPlay(Recipe):
     tasks = ("search",)
     tools = True
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
-    only_sampled = ("reader",)
+    inference_only = ("reader",)
     Options = SearchSelfPlayOptions
     options: SearchSelfPlayOptions
     defaults = {"task": {"name": "search"}, "binding": "shared", "batch": {"rollouts": 5}}
@@ -110,7 +110,7 @@ class SearchSelfPlay(Recipe):
                 "options.baseline = 'group' compares questions for the same answer; set options.proposals=2 or more"
             )
         for agent in ("proposer", "generator"):
-            if self.objectives[agent].dynamic_sampling:
+            if self.objectives[agent].filter.dynamic_sampling:
                 switch = f"policies.{self.policies[agent]}.objective.dynamic_sampling"
                 raise ConfigError(f"'{self.name}' lets its proposer make the questions; set {switch}=false")
         self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique)
@@ -169,16 +169,18 @@ class SearchSelfPlay(Recipe):
 
     def credit_proposer(self, ctx: Context, proposals: Rollouts, rates: Rates, notes: dict[str, float]) -> TrainBatch:
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
-        o, objective = self.options, self.objectives["proposer"]
+        o, estimator = self.options, self.objectives["proposer"].estimator
         raw = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
-        costs = ctx.compute_kl_penalties(proposals, objective)
+        costs = ctx.compute_kl_penalties(proposals, estimator)
         rewards: Floats = np.array(raw) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
         advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)
         notes = notes | {"proposer_reward": mean(raw) or 0.0}
         sources = {"generator": 1.0}
-        return self.train_batch("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
+        return self.train_batch(
+            "proposer", proposals, advantages=broadcast_to_tokens(advantages, proposals), sources=sources, notes=notes
+        )
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure questions from held-out answers against the exact truth, and the solver at the lowest and the highest

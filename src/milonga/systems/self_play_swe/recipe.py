@@ -158,9 +158,9 @@ class SelfPlaySwe(Recipe):
     def compute_injector_advantages(self, ctx: Context, injected: Rollouts, attempts: Rollouts) -> list[Floats]:
         """Return the injector's token advantages; the baseline is the other artifacts for the same repository and prompt."""
         rewards = np.array([self.reward_artifact(rollout.id, attempts) for rollout in injected])
-        objective = self.objectives["injector"]
+        estimator = self.objectives["injector"].estimator
         return outcome_advantages(
-            rewards, injected, injected.problem_ids, objective, ctx.compute_kl_penalties(injected, objective)
+            rewards, injected, injected.problem_ids, estimator, ctx.compute_kl_penalties(injected, estimator)
         )
 
     def reward_artifact(self, id: str, attempts: Rollouts) -> float:

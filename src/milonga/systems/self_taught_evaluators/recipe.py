@@ -17,7 +17,7 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import downsample_to_balance, filter_right_rows, term_weights
 from milonga.evals.metrics import mean
-from milonga.objectives import OBJECTIVES
+from milonga.objectives import make_objective
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
@@ -171,8 +171,8 @@ class SelfTaughtEvaluators(Recipe):
             return []  # nothing that was drawn agrees with how its pair was built
         weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
         notes = compute_pool_metrics(pool) | {"construction_errors": self.state["construction_errors"]}
-        objective, sources = OBJECTIVES.get("cross_entropy"), {"construction": 1.0}
-        return [TrainBatch(judge, objective, rows, weights=weights, sources=sources, notes=notes)]
+        loss, sources = make_objective("cross_entropy").loss, {"construction": 1.0}
+        return [TrainBatch(judge, loss, rows, weights=weights, sources=sources, notes=notes)]
 
     def credit_preferred(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of a right judgement - log-ratio of another of the same input)) + 1.5 * NLL of it."""

@@ -49,9 +49,8 @@ class TangoFreeAdversary(TangoFree):
         answers = [t.parsed.value.answer is not None for t in attempts]
         rewards = passes * [float(answer and gives[t.id] == 0.0) for t, answer in zip(attempts, answers, strict=True)]
         objective = self.objectives["adversary"]
-        shaped = shape_rewards(rewards, ctx, attempts, objective)
-        credit = outcome_advantages(
-            shaped, attempts, attempts.problem_ids, objective, ctx.compute_kl_penalties(attempts, objective)
-        )
+        shaped = shape_rewards(rewards, ctx, attempts, objective.filter)
+        penalties = ctx.compute_kl_penalties(attempts, objective.estimator)
+        credit = outcome_advantages(shaped, attempts, attempts.problem_ids, objective.estimator, penalties)
         notes = {"reward": mean(rewards) or 0.0}
         return [self.train_batch("adversary", attempts, advantages=credit, sources={"verifier": 1.0}, notes=notes)]

@@ -17,7 +17,7 @@ class Frozen(Tango):
 
     name = "frozen"
     paradigm = "frozen verifier"
-    only_sampled = ("verifier",)
+    inference_only = ("verifier",)
     overlap = ALLOWED
 
     def schedule(self) -> Schedule:
@@ -40,7 +40,7 @@ class Oracle(Tango):
         return always("generator")
 
     def rollout(self, ctx: Context) -> Rollouts:
-        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in rollouts]
@@ -53,7 +53,7 @@ class VerifierOnly(Tango):
     name = "verifier_only"
     paradigm = "verifier training"
     lead = "verifier"
-    only_sampled = ("generator",)
+    inference_only = ("generator",)
     overlap = ALLOWED
 
     def schedule(self) -> Schedule:

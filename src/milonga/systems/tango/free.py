@@ -63,7 +63,7 @@ class TangoFree(Tango):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         for agent, objective in self.objectives.items():
-            if objective.dynamic_sampling:
+            if objective.filter.dynamic_sampling:
                 raise ConfigError(
                     f"'{self.name}' has no truth by which problems could be chosen; "
                     f"set policies.{agent}.objective.dynamic_sampling=false"

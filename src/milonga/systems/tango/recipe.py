@@ -13,8 +13,16 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import StepCredit, decay, mix_advantages, normalise, outcome_advantages, shares, spread
-from milonga.credit.baselines import Normaliser, mixed
+from milonga.credit import (
+    StepCredit,
+    broadcast_to_tokens,
+    contribution_stats,
+    decay,
+    mix_advantages,
+    normalise,
+    outcome_advantages,
+)
+from milonga.credit.baselines import Normaliser, has_both_outcomes
 from milonga.patterns.outcome import sample_solutions, shape_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
@@ -87,7 +95,7 @@ class Tango(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
         if ctx.learner == "generator":
-            solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+            solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
             return Rollouts([*solutions, *ctx.ask("verifier", solutions)])
         solutions = ctx.ask("generator", ctx.problems())
         return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.rollouts)])
@@ -105,17 +113,17 @@ class Tango(Recipe):
 
         `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
-        objective = self.objectives["generator"]
-        rewards, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
-        outcome = outcome_advantages(rewards, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
+        estimator, groups = self.objectives["generator"].estimator, solutions.problem_ids
+        rewards = shape_rewards(right, ctx, solutions, self.objectives["generator"].filter)
+        outcome = outcome_advantages(rewards, solutions, groups, estimator, ctx.compute_kl_penalties(solutions, estimator))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
-        process = steps.advantages(verdicts, solutions, groups, objective)
+        process = steps.advantages(verdicts, solutions, groups, estimator)
         keep = ~np.isnan(rewards)
         if self.options.mask_step_if_flat:
-            keep &= mixed(right, groups)
+            keep &= has_both_outcomes(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
         alpha = self.compute_alpha(ctx.progress)
-        notes = shares(outcome, process, alpha, [t.mask for t in solutions])
+        notes = contribution_stats(outcome, process, alpha, [t.mask for t in solutions])
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
         return self.train_batch(
             "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
@@ -136,24 +144,24 @@ class Tango(Recipe):
         `labels` maps a solution's id to whether its answer counts as correct; `more` is an extra reward of each check, shape
         (checks,).
         """
-        objective = self.objectives["verifier"]
+        estimator = self.objectives["verifier"].estimator
         correct = np.array([labels[t.target.id] for t in checks])
         rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
         rewards = rewards if more is None else rewards + more
         notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
-        penalties = ctx.compute_kl_penalties(checks, objective)
+        penalties = ctx.compute_kl_penalties(checks, estimator)
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
-        grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
-        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, objective.advantage if grouped else "zscore"))
+        grouped = estimator.advantage in ("zscore", "centre", "leave_one_out")
+        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, estimator.advantage if grouped else "zscore"))
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
             balance.update(np.array([labels[t.id] for t in checks.targets]))
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
-        credit = spread(advantage, checks)
+        credit = broadcast_to_tokens(advantage, checks)
         return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Rollout, label: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import mixed, outcome_advantages
+from milonga.credit import has_both_outcomes, outcome_advantages
 from milonga.credit.baselines import group_rows
 from milonga.credit.votes import Vote, agreement_rewards, keep_first_samples, leave_one_out_rewards
 from milonga.errors import ConfigError
@@ -73,17 +73,17 @@ class Ttrl(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample all voters. With dynamic sampling (DAPO), keep problems whose rewards by the label differ, whatever the truth
         is."""
-        objective = self.objectives["generator"]
+        rules = self.objectives["generator"].filter
         if self.options.examples is not None:
             return ctx.ask("generator", self.copy_examples(ctx), self.votes)
-        if not objective.dynamic_sampling:
+        if not rules.dynamic_sampling:
             return ctx.ask("generator", ctx.problems(), self.votes)
 
         def divided(solutions: Rollouts) -> Rollouts:
-            keep = mixed(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
+            keep = has_both_outcomes(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
             return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
-        return sample_useful_groups(ctx, "generator", divided, objective.max_tries, self.votes)
+        return sample_useful_groups(ctx, "generator", divided, rules.max_tries, self.votes)
 
     def copy_examples(self, ctx: Context) -> list[Problem]:
         """Copy the few problems until the turn is full. Each copy has an id, and so a baseline, of its own."""
@@ -113,15 +113,14 @@ class Ttrl(Recipe):
         found = dict(zip((rollout.id for rollout in rollouts), rewards, strict=True))
         trained = keep_first_samples(rollouts, self.rollouts)
         own = np.array([found[rollout.id] for rollout in trained])
-        shaped = shape_rewards(own, ctx, trained, objective)
-        advantages = outcome_advantages(
-            shaped, trained, trained.problem_ids, objective, ctx.compute_kl_penalties(trained, objective)
-        )
+        shaped = shape_rewards(own, ctx, trained, objective.filter)
+        penalties = ctx.compute_kl_penalties(trained, objective.estimator)
+        advantages = outcome_advantages(shaped, trained, trained.problem_ids, objective.estimator, penalties)
         notes = {
             "reward": mean(own) or 0.0,
             "majority_share": mean([v.share for v in votes]) or 0.0,
             "without_answer": float(np.mean([v.winner is None for v in votes])),
-            "flat_groups": 1 - float(mixed(own, trained.problem_ids).mean()),
+            "flat_groups": 1 - float(has_both_outcomes(own, trained.problem_ids).mean()),
         }
         source = {"majority": "generator", "random": "generator", "truth": "answers", "format": "format"}[self.options.label]
         return [self.train_batch("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]

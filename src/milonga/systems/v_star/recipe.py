@@ -85,7 +85,7 @@ class VStar(Recipe):
         return {DEMONSTRATIONS} if self.options.demonstrations else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        judge = ImplicitScorer(dialect, self.objectives["verifier"].beta, self.options.rank)
+        judge = ImplicitScorer(dialect, self.objectives["verifier"].loss.beta, self.options.rank)
         return {"generator": StepSolver(dialect), "verifier": judge}
 
     def schedule(self) -> Schedule:
@@ -132,7 +132,7 @@ class VStar(Recipe):
         drawn = [pool[i] for i in sorted(rng.sample(range(len(pool)), min(len(pool), self.options.rows)))]
         rows = Rollouts(from_json(one, number, self.policies["generator"]) for number, one in enumerate(drawn))
         right = [float(one["right"]) for one in drawn]
-        sizes = [float(t.length) for t in rows] if self.objectives["generator"].aggregate == "token_mean" else None
+        sizes = [float(t.length) for t in rows] if self.objectives["generator"].loss.aggregate == "token_mean" else None
         weights = term_weights(["right"] * len(rows), {"right": 1.0}, right, sizes)
         unsound = mean([one["sound"] is False for one in pool if one["right"]])
         notes = {"solutions": float(len(pool)), "right": sum(right) / max(1, len(right)), "unsound": unsound or 0.0}

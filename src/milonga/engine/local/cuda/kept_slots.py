@@ -16,7 +16,7 @@ LEAST = 64
 longer to compute than a GPU takes to read the tokens again."""
 
 
-class Held:
+class KeptSlots:
     """Slots with the ids whose keys and values they hold, oldest first, of one history."""
 
     def __init__(self) -> None:

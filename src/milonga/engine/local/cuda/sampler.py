@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
-from milonga.engine.local.cuda.kept_slots import Held
+from milonga.engine.local.cuda.kept_slots import KeptSlots
 from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 from milonga.engine.local.history import Pages
 from milonga.engine.local.memory import cache_bytes
@@ -83,7 +83,7 @@ class CudaSampler:
         self.room = 0
         """Tokens of a row, and steps of a call, that decoders had so far: a new one has no fewer."""
         self.steps = 0
-        self.held = Held()
+        self.kept = KeptSlots()
         self.decoder: Decoder | None = None
 
     @torch.no_grad()
@@ -92,20 +92,20 @@ class CudaSampler:
     ) -> list[Completion]:
         rooms = limit_new_tokens(self.policy, requests, decoding)
         longest = max(len(r.context) + n for r, n in zip(requests, rooms, strict=True))
-        self.held.use_history(pages)
+        self.kept.use_history(pages)
         slots = min(rows, len(requests))
         decoder = self._get_decoder(slots, self._count_spare_slots(requests, slots, pages), longest, max(rooms))
         decoder.weights.refresh()
         decoder.cold.fill_(1.0 if decoding.greedy else 1.0 / decoding.temperature)
         owner = None if pages is None else pages.owner
-        done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.held, owner).run()
+        done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.kept, owner).run()
         charge_sampling(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
         return done
 
     def close(self) -> None:
         """Give back the cache and the copy of the weights. The next call makes them again, in the sizes they had."""
         self.decoder = None
-        self.held.use_history(None)
+        self.kept.use_history(None)
 
     def _count_spare_slots(self, requests: Sequence[Request], slots: int, pages: Pages | None) -> int:
         """Count the slots beyond those to decode in that would keep every history: those of this call, and those that it does
@@ -113,9 +113,9 @@ class CudaSampler:
         if pages is None:
             return 0
         self.limit = pages.history.limit
-        found = (self.held.find(pages.owner, r.context) for r in requests)
+        found = (self.kept.find(pages.owner, r.context) for r in requests)
         followed = {match[0] for match in found if match is not None}
-        return len(requests) + len(self.held.rows) - len(followed) - slots
+        return len(requests) + len(self.kept.rows) - len(followed) - slots
 
     def _get_decoder(self, slots: int, spare: int, room: int, steps: int) -> Decoder:
         """Get a decoder that is large enough. A new one has no histories: after the first conversations of a run it is large
@@ -128,7 +128,7 @@ class CudaSampler:
         self.wanted, self.spare = max(slots, self.wanted), max(spare, self.spare)
         weights = Weights(self.policy) if old is None else old.weights
         self.decoder = None
-        self.held.clear()
+        self.kept.clear()
         del old  # its cache makes room for the new one
         each = self.room * weights.token_bytes
         fitting = self._fit_slots(self.wanted + min(self.spare, self.limit // each), self.room, each)
@@ -158,14 +158,14 @@ class _Flow:
         rooms: Sequence[int],
         decoding: Decoding,
         rows: int,
-        held: Held,
+        kept: KeptSlots,
         owner: str | None,
     ) -> None:
         self.decoder, self.policy, self.decoding = decoder, policy, decoding
         self.requests, self.rooms = requests, rooms
         self.most = min(rows, decoder.slots)
         """Rows that are decoded side by side; there may be more slots, for histories."""
-        self.held, self.owner = held, owner
+        self.kept, self.owner = kept, owner
         self.names = [r.context.tobytes() for r in requests]
         self.waiting = deque(range(len(requests)))
         self.free = list(range(decoder.slots))[::-1]
@@ -185,7 +185,7 @@ class _Flow:
         return Counter(match[0] for request in firsts if (match := self._find_history(request)) is not None)
 
     def _find_history(self, request: Request) -> tuple[int, int] | None:
-        return None if self.owner is None else self.held.find(self.owner, request.context)
+        return None if self.owner is None else self.kept.find(self.owner, request.context)
 
     def run(self) -> list[Completion]:
         self.decoder.keep_rows([])
@@ -251,14 +251,14 @@ class _Flow:
                     self._plan_prefill(plan, rows[i], matches[i], taken)
         plan.rows = [rows[i] for i in chosen]
         for row in plan.rows:
-            self.held.forget(row.slot)
+            self.kept.forget(row.slot)
         return plan
 
     def _prompts_in_place(self, chosen: Sequence[int]) -> dict[int, _Row]:
         """Rows for requests whose prompts lie in free slots, histories excepted: these stay for later turns."""
         holding: dict[bytes, list[int]] = {}
         for slot in self.free:
-            if slot in self.homes and slot not in self.held.rows:
+            if slot in self.homes and slot not in self.kept.rows:
                 holding.setdefault(self.homes[slot], []).append(slot)
         rows: dict[int, _Row] = {}
         for i in chosen:
@@ -270,7 +270,7 @@ class _Flow:
     def _sort_free(self) -> None:
         """The last is taken first: slots that hold no history, then the oldest histories, and at the end those that a request
         waits for."""
-        ages = {slot: age for age, slot in enumerate(self.held.rows)}
+        ages = {slot: age for age, slot in enumerate(self.kept.rows)}
         self.free.sort(key=lambda slot: (slot in ages, self.claims[slot], ages.get(slot, 0)), reverse=True)
 
     def _plan_prefill(self, plan: _Plan, row: _Row, match: tuple[int, int] | None, taken: dict[bytes, int]) -> None:
@@ -310,7 +310,7 @@ class _Flow:
             if self.owner is not None:
                 # Keys and values of the last token were not computed.
                 whole = np.concatenate([self.requests[row.request].context, row_ids[: length - 1]])
-                self.held.put(row.slot, self.owner, whole)
+                self.kept.put(row.slot, self.owner, whole)
         going = sorted(set(range(len(self.rows))) - set(gone))
         self.decoder.keep_rows(going)
         self.rows = [self.rows[at] for at in going]
