@@ -1,9 +1,9 @@
 """The parts of an objective as data: how advantages are estimated, what the loss is, and which rollouts count.
 
 All of the policy-gradient family is REINFORCE with four independent choices: baseline and scale of the advantage
-(`Estimator`), what is clipped, whether clipped tokens keep a gradient, and what the sum over tokens is divided by (`Loss`). See `losses.py` for
-the formulas and `presets.py` for the published methods. Invariant: credit reads the estimator alone, a learner the loss alone,
-sampling the filter alone. Nothing here imports torch.
+(`Estimator`), what is clipped, whether clipped tokens keep a gradient, and what the sum over tokens is divided by (`Loss`). See
+`losses.py` for the formulas and `presets.py` for the published methods. Invariant: credit reads the estimator alone, a learner
+the loss alone, sampling the filter alone. Nothing here imports torch.
 """
 
 from __future__ import annotations
