@@ -6,7 +6,7 @@ process, with nothing remembered and then with all turns remembered. Beside the 
 processor, which other work on the machine does not lengthen.
 
     python benchmarks/board.py --out benchmarks/results/board.json
-    python benchmarks/board.py --rollouts 20000      # the script itself, in seconds
+    python benchmarks/board.py --tiny      # the script itself, in seconds
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pyarrow as pa
 from milonga.board.browse import Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.runfolder.rollouts import make_schema, write_table
-from shapes import conditions, keep
+from shapes import conditions, keep, parse
 
 EACH = 8
 """Solutions of a problem."""
@@ -83,7 +83,7 @@ def turn_table(turn: int, problems: int, rng: np.random.Generator) -> pa.Table:
             [np.cumsum([len(s) for s in row]).tolist() for row in steps],
             [list(range(2, 2 * STEPS + 1, 2))] * count,
         ),
-        "invalid": (nothing.to_pylist(), np.where(rng.random(count) < 0.01, "no final verdict", None).tolist()),
+        "invalid": (nothing.to_pylist(), ["no final verdict" if draw < 0.01 else None for draw in rng.random(count)]),
         "answer": ([text[-2:] for text in texts], nothing.to_pylist()),
         "verification": ([False] * count, [True] * count),
         "final_verdict": (nothing.to_pylist(), final.tolist()),
@@ -164,7 +164,7 @@ def search_all(reader: Rollouts, filters: Filters) -> dict[str, float]:
             return {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
-def measure(folder: Path, turns: int, problems: int) -> dict[str, Any]:
+def measure(folder: Path, turns: int, problems: int, repeats: int) -> dict[str, Any]:
     problem = quote(f"chain/train/{turns // 2 * problems + 7}", safe="")
     pages = {
         "first_page": ("rollouts/big", "solved"),
@@ -177,7 +177,7 @@ def measure(folder: Path, turns: int, problems: int) -> dict[str, Any]:
     try:
         result: dict[str, Any] = {"start_s": server.start_s, "idle_mib": server.peak_mib()}
         result["first"] = {name: server.timed(*page) for name, page in pages.items()}
-        result["again"] = {name: medians([server.timed(*page) for _ in range(9)]) for name, page in pages.items()}
+        result["again"] = {name: medians([server.timed(*page) for _ in range(repeats)]) for name, page in pages.items()}
         result["peak_mib"] = server.peak_mib()
     finally:
         server.close()
@@ -190,10 +190,10 @@ def medians(timings: list[dict[str, float]]) -> dict[str, float]:
     return {key: statistics.median(timing[key] for timing in timings) for key in timings[0]}
 
 
-def look_at_runs(folder: Path, count: int) -> dict[str, float]:
-    """A look at many runs of a thousand turns: the first, and one when nothing has changed."""
+def look_at_runs(folder: Path, count: int, turns: int) -> dict[str, float]:
+    """A look at many runs of many turns: the first, and one when nothing has changed."""
     row = {"turn": 0, **{f"eval/metric/{k}": 0.5 for k in range(80)}}
-    text = "".join(json.dumps(row | {"turn": turn}) + "\n" for turn in range(1000))
+    text = "".join(json.dumps(row | {"turn": turn}) + "\n" for turn in range(turns))
     for at in range(count):
         run = folder / f"run-{at}"
         run.mkdir(parents=True)
@@ -214,8 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=1_000_000)
     parser.add_argument("--problems", type=int, default=125, help="of a turn, each with 8 solutions and 8 verifications")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--runs", type=int, default=100, help="runs to look at")
+    parser.add_argument("--turns", type=int, default=1000, help="turns of each of those")
+    parser.add_argument("--repeats", type=int, default=9, help="how often each page is asked for again")
+    arguments = parse(parser, rollouts=480, problems=10, runs=2, turns=3, repeats=1)
     folder = Path(tempfile.mkdtemp(prefix="board-"))
     try:
         began = time.perf_counter()
@@ -224,14 +226,14 @@ def main() -> None:
         written = {"turns": turns, "rollouts": turns * 2 * EACH * arguments.problems, "seconds": time.perf_counter() - began,
                    "mib": sum(file.stat().st_size for file in files) / 2**20}  # fmt: skip
         os.sync()
-        measured = measure(folder / "runs" / "big", turns, arguments.problems)
-        runs = look_at_runs(folder / "many", 100)
+        measured = measure(folder / "runs" / "big", turns, arguments.problems, arguments.repeats)
+        runs = look_at_runs(folder / "many", arguments.runs, arguments.turns)
     finally:
         shutil.rmtree(folder)
     where = conditions("cpu")
     where["versions"] |= {name: version(name) for name in ("pyarrow", "nicegui")}
     where["load"] = os.getloadavg()[0]
-    keep({**where, "written": written, "measured": measured, "hundred_runs": runs}, arguments.out)
+    keep({**where, "written": written, "measured": measured, "many_runs": runs}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ same ids. Processor time stands beside the wall's, for machines that are busy wi
         --out benchmarks/results/conversation-embedded.json
     python benchmarks/conversation.py --shape smollm2-135m --rows 2 --turns 2 --new 16 --repeats 3 \
         --out benchmarks/results/conversation-smollm2-135m.json
+    python benchmarks/conversation.py --tiny      # the script itself, on a CPU
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from milonga.loop import Loop
 from milonga.resolve import resolve
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.folder import RunFolder
-from shapes import SHAPES, conditions, keep, make_policy, spread, timed
+from shapes import SHAPES, conditions, keep, make_policy, parse, spread, timed
 
 Calls = list[tuple[str, list[Request], Decoding, str]]
 """What an engine was asked for: policy, requests, decoding, tag."""
@@ -144,9 +145,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--gib", type=float, default=4.0, help="sampling.history_gib of the side that keeps")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = {"rows": 2, "prompt": 20, "said": 3, "new": 2, "turns": 2, "repeats": 1}
+    args = parse(parser, recipes=["score"], problems=1, rollouts=2, shape="tiny", **sizes)
+    args.device = "cuda" if torch.cuda.is_available() and not args.tiny else "cpu"
     hidden = ("out", "shape" if args.recipes else "recipes")
     result: dict[str, Any] = conditions(args.device) | {"load": os.getloadavg()[0]}
     result |= {key: value for key, value in vars(args).items() if key not in hidden}

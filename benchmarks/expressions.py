@@ -1,15 +1,17 @@
 """How many short programs of the tiny dialect the interpreter evaluates in a second of one core.
 
 python benchmarks/expressions.py
+python benchmarks/expressions.py --tiny      # the script itself
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from milonga.tasks.expressions import evaluate
+from shapes import conditions, keep, parse
 
-PROGRAMS = 20_000
 ARGUMENTS = {"a": [3, 1, 4, 1, 5]}
 
 
@@ -22,11 +24,18 @@ def rate(sources: list[str]) -> float:
 
 
 def main() -> None:
-    distinct = [f"sum([x*{n % 9}+{n} for x in a if x>{n % 5}])" for n in range(PROGRAMS)]
-    steps = evaluate(distinct[0], ARGUMENTS).steps
-    print(f"programs of about {steps} steps, such as {distinct[0]}")
-    print(f"each read once and run once: {rate(distinct):,.0f} a second")
-    print(f"one of them run again and again: {rate(distinct[:1] * PROGRAMS):,.0f} a second")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=20_000)
+    args = parse(parser, programs=20)
+    distinct = [f"sum([x*{n % 9}+{n} for x in a if x>{n % 5}])" for n in range(args.programs)]
+    result = conditions("cpu") | {
+        "programs": args.programs,
+        "an example": distinct[0],
+        "its steps": evaluate(distinct[0], ARGUMENTS).steps,
+        "a second, each read once and run once": rate(distinct),
+        "a second, one of them run again and again": rate(distinct[:1] * args.programs),
+    }
+    keep(result, args.out)
 
 
 if __name__ == "__main__":

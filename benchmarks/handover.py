@@ -5,7 +5,7 @@ host and go through Ray's object store into the sampler, for our own sampler (`o
 is vLLM's transfer through memory that both processes see. The probe that compares log-probabilities is a part of each.
 
     python benchmarks/handover.py --out benchmarks/results/handover.json
-    python benchmarks/handover.py --device cpu --shape tiny --ways own --repeats 1      # the script itself
+    python benchmarks/handover.py --tiny      # the script itself, without vLLM
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine import Decoding, Request
 from milonga.engine.local.models import resolve_model_path
 from milonga.engine.ray import RayEngine
-from shapes import SHAPES, conditions, keep, spread
+from shapes import SHAPES, conditions, keep, parse, spread
 
 WAYS = ("own", "store", "ipc")
 
@@ -50,7 +50,8 @@ def handed(way: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     try:
         engine.sample("p", asked, Decoding(8))
         started = time.perf_counter() - began
-        publishing, sampling = [], []
+        publishing: list[float] = []
+        sampling: list[float] = []
         for _ in range(args.repeats + 1):
             for work, seconds in ((lambda: engine.publish("p"), publishing), (lambda: ask(engine, asked), sampling)):
                 began = time.perf_counter()
@@ -71,8 +72,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parse(parser, shape="tiny", device="cpu", ways=["own"], repeats=1)
     with tempfile.TemporaryDirectory() as scratch:
         result: dict[str, Any] = {"shape": args.shape, "parameters": save(args.shape, Path(scratch))}
         for way in args.ways:

@@ -33,7 +33,7 @@ from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
-from shapes import ENDS, QWEN, QWEN_7B, SMOLLM, TINY, conditions, keep, peaks, repeated, spread, wait
+from shapes import ENDS, QWEN, QWEN_7B, SMOLLM, TINY, conditions, keep, parse, peaks, repeated, spread, wait
 
 LEARNERS = {"qwen2.5-1.5b": QWEN, "qwen2.5-7b": QWEN_7B, "smollm2-135m": SMOLLM}
 PROMPT = 64
@@ -134,8 +134,8 @@ def breakdown(action: Callable[[], Any], device: str, step: float) -> dict[str, 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     device = "cpu" if args.tiny or not torch.cuda.is_available() else "cuda"
     shape = TINY if args.tiny else LEARNERS[args.shape]
-    tokens, longest = (2048, 256) if args.tiny else (args.tokens, 1024)
-    peak = peaks(device)
+    tokens, longest = args.tokens, args.longest
+    peak = peaks(device, args.tiny)
     with tempfile.TemporaryDirectory() as scratch:
         make_model(Path(scratch), shape, device)
         lora = LoraSection(rank=args.lora, alpha=2.0 * args.lora) if args.lora else None
@@ -146,7 +146,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     reports = []
     times = repeated(lambda: reports.append(engine.learn(train_batch)), device, args.repeats)
     assert all(report.steps == 1 and report.skipped is None for report in reports)
-    scoring = repeated(lambda: engine.score("g", train_batch.rollouts), device, 3)
+    scoring = repeated(lambda: engine.score("g", train_batch.rollouts), device, min(3, args.repeats))
     work, step = operations(policy, train_batch), statistics.median(times)
     return {
         "what": f"one GRPO step over {tokens} tokens in {len(train_batch.rollouts)} rows of 64 to {longest}",
@@ -176,15 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(LEARNERS), default="qwen2.5-1.5b")
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--longest", type=int, default=1024, help="tokens of a row")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter instead of all weights")
     parser.add_argument("--recompute", action="store_true", help="compute activations again in the backward pass")
     parser.add_argument("--micro-tokens", type=int, help="tokens in one pass; by default the engine's own choice")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape on the CPU, to try the script")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    result = measure(args)
-    keep(result, args.out)
+    args = parse(parser, tokens=256, longest=96, repeats=1)
+    keep(measure(args), args.out)
 
 
 if __name__ == "__main__":

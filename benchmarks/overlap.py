@@ -4,11 +4,11 @@ Runs of the same length with staleness 0, 1 and 2, one after another, again and 
 between. A turn is what the run waits for and learns; where its seconds go, and how much of its playing lay behind learning, is
 read off `timing.jsonl`, the age of its samples off `metrics.jsonl`. What can be gained is the shorter of playing and learning,
 at most; and where cores are missing, nothing. Runs of one repeat lie next to each other: where other work shares the cores, the
-ratios of their turns say more than the seconds. What one train batch costs is measured in this process, in seconds of its CPU: as it
-is; as one from older samples, which are weighed as they are learned; and with a pass that scores them before.
+ratios of their turns say more than the seconds. What one train batch costs is measured in this process, in seconds of its CPU:
+as it is; as one from older samples, which are weighed as they are learned; and with a pass that scores them before.
 
     python benchmarks/overlap.py --out benchmarks/results/overlap.json
-    python benchmarks/overlap.py --turns 3 --repeats 1 --problems 2      # the script itself
+    python benchmarks/overlap.py --tiny      # the script itself
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from milonga.engine.ray import cluster
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.types import Rollouts
-from shapes import conditions, keep, spread
+from shapes import conditions, keep, parse, spread
 
 WORK = ("turn", "sample", "learn", "publish", "overlap")
 AGE = ("staleness", "stale_weight", "stale_truncated")
@@ -42,8 +42,8 @@ def settings(args: argparse.Namespace, staleness: int) -> dict[str, Any]:
         "threads": args.threads,
         "staleness": staleness,
         "placement": {"samplers": 1, "cpus": 0.5} | ({"gpus": 0.5} if args.device == "cuda" else {}),
-        "batch": {"problems": args.problems, "rollouts": 8},
-        "eval": {"every": 10**6, "problems": 64, "samples": 4, "greedy": False, "bench": 0},
+        "batch": {"problems": args.problems, "rollouts": args.rollouts},
+        "eval": {"every": 10**6, "problems": 2 if args.tiny else 64, "samples": 4, "greedy": False, "bench": 0},
         "keep": {"checkpoint_every": 10**6, "rollouts_every": 0},
     }
 
@@ -88,11 +88,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--problems", type=int, default=32)
+    parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="with cuda both workers share one GPU")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parse(parser, turns=2, repeats=1, problems=2, rollouts=2, lags=[1])
     found: dict[str, list[dict[str, Any]]] = {str(lag): [] for lag in args.lags}
     cluster.connect(PlacementSection(), 0)
     with tempfile.TemporaryDirectory() as scratch:
@@ -105,7 +105,7 @@ def main() -> None:
     ratios = {
         lag: spread([one["mean_turn_s"] / base for one, base in zip(runs, first, strict=True)]) for lag, runs in found.items()
     }
-    whole = {"turn_s": means, "turn_to_first": ratios, "lesson_cpu_s": train_batch_cpu(args), "runs": found}
+    whole = {"turn_s": means, "turn_to_first": ratios, "train_batch_cpu_s": train_batch_cpu(args), "runs": found}
     keep(whole | conditions(args.device), args.out)
 
 

@@ -5,7 +5,7 @@ one program, which other work on the machine hardly lengthens. Then a thousand p
 two busy loops for each core: their statuses and values must be the same.
 
     python benchmarks/sandbox.py --out benchmarks/results/sandbox.json
-    python benchmarks/sandbox.py --programs 16 --fates 40 --repeats 1      # the script itself, in seconds
+    python benchmarks/sandbox.py --tiny      # the script itself, in seconds
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from milonga.sandbox import Level, Outcome, Program, Sandbox
-from shapes import conditions, keep, spread
+from shapes import conditions, keep, parse, spread
 
 SMALL = """
 def solve(numbers):
@@ -103,8 +102,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=256)
     parser.add_argument("--fates", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    asked = parse(parser, programs=4, fates=10, repeats=1)
     levels: tuple[Level, ...] = ("isolated", "limited")
     result = conditions("cpu") | {
         "cores": os.cpu_count(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import platform
 import statistics
@@ -73,16 +75,31 @@ def repeated(work: Callable[[], Any], device: str, repeats: int) -> list[float]:
     return [timed(work, device) for _ in range(repeats + 1)][1:]
 
 
-def peaks(device: str) -> dict[str, float]:
+def peaks(device: str, tiny: bool = False) -> dict[str, float]:
     """What the hardware gives: TFLOP/s of a large product of random numbers, GB/s of a large copy (read and written bytes)."""
-    size, dtype = (8192, torch.bfloat16) if device == "cuda" else (1024, torch.float32)
+    size, dtype = (8192, torch.bfloat16) if device == "cuda" else (64 if tiny else 1024, torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     times = 20 if device == "cuda" else 3
     product = statistics.median(repeated(lambda: [left @ right for _ in range(times)], device, 5)) / times
-    source = torch.empty(1 << (31 if device == "cuda" else 25), dtype=torch.uint8, device=device)
+    source = torch.empty(1 << (31 if device == "cuda" else 16 if tiny else 25), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy = statistics.median(repeated(lambda: [target.copy_(source) for _ in range(times)], device, 5)) / times
     return {"tflops": 2 * size**3 / product / 1e12, "gb_per_s": 2 * source.numel() / copy / 1e9}
+
+
+def parse(parser: argparse.ArgumentParser, **tiny: Any) -> argparse.Namespace:
+    """Parse the arguments of a benchmark, with `--out` and `--tiny`. `tiny` are the defaults of the latter: the whole script
+    in seconds on a CPU. What is given on the command line wins."""
+    parser.add_argument("--tiny", action="store_true", help="the script itself in seconds: smallest sizes, one repetition")
+    parser.add_argument("--out", type=Path, help="write the result to this file too")
+    if parser.parse_args().tiny:
+        parser.set_defaults(**tiny)
+    return parser.parse_args()
+
+
+def has_trl() -> bool:
+    """Whether TRL is installed, beside which some of the benchmarks measure."""
+    return importlib.util.find_spec("trl") is not None
 
 
 def conditions(device: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Where each turn's time goes is read off its timeline.
 
     pip install '.[bench]'
     python benchmarks/turn.py --out benchmarks/results/turn.json
-    python benchmarks/turn.py --model embedded --problems 2 --rollouts 2 --new 8 --repeats 1      # the script itself, on a CPU
+    python benchmarks/turn.py --tiny      # the script itself, on a CPU; without TRL where that is not installed
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from milonga.resolve import resolve
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.folder import RunFolder
 from milonga.types import TrainBatch
-from shapes import conditions, keep, spread, timed
+from shapes import conditions, has_trl, keep, parse, spread, timed
 
 
 def write_problems(path: Path, count: int) -> None:
@@ -200,9 +200,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--micro", type=int, default=64, help="rows of TRL's micro-batches")
     parser.add_argument("--alone", action="store_true", help="without TRL")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    args = parse(parser, model="embedded", problems=2, rollouts=2, new=4, repeats=1, alone=not has_trl())
+    args.device = "cuda" if torch.cuda.is_available() and not args.tiny else "cpu"
     given = {key: getattr(args, key) for key in ("model", "problems", "rollouts", "new", "micro")}
     result = conditions(args.device) | given
     try:

@@ -1,6 +1,7 @@
 """On a CUDA device: the sampler with kernels against the portable one on the CPU, and against the learner.
 
     python scripts/check_gpu.py [--out docs/results/gpu-check.json]
+    python scripts/check_gpu.py --tiny      # the script itself, on a CPU: the kernels run in Triton's interpreter
 
 Random models of the shapes that the kernels know, in float32 (same tokens, log-probabilities within 1e-4 of the CPU's) and
 in bfloat16 (log-probabilities near those of a fresh forward pass); conversations whose turns go on from kept histories, too.
@@ -12,13 +13,16 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import sys
 import tempfile
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+if "--tiny" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton must know before it is loaded, and torch loads it
 
 import numpy as np
 import torch
@@ -30,7 +34,7 @@ from engine_helpers import TINY, kernel_model, prompts, requests, rollout_of, se
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.types import Rollouts
-from shapes import conditions
+from shapes import conditions, keep, parse
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FLOAT32, BFLOAT16 = 1e-4, 0.05
@@ -45,9 +49,45 @@ MISSED = 0.05
 """By how much of it the memory that is saved may differ from what was moved."""
 
 
-def folder(root: Path, arch: str) -> str:
+@dataclass(frozen=True)
+class Sizes:
+    """How much is sampled, and where. The defaults are those of a GPU."""
+
+    device: str = "cuda"
+    layers: int = 2
+    prompts: int = 24
+    """Different ones; each is asked for `group` times, in batches of `rows`."""
+    group: int = 4
+    rows: int = 24
+    longest: int = 60
+    tokens: int = 48
+    talks: int = 48
+    """Conversations, whose cache is made for prompts of `longest_talk` tokens first."""
+    longest_talk: int = LONGEST
+    turns: int = 3
+    few_gib: float = 1e-4
+    """Too little for more slots than are decoded in."""
+
+
+INTERPRETED = Sizes("cpu", 1, prompts=1, group=2, rows=1, longest=3, tokens=2, talks=2, longest_talk=6, turns=2, few_gib=1e-6)
+"""The interpreter takes milliseconds for each program of a kernel."""
+RESTING_TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+
+
+def use_kernels(made: LocalEngine) -> LocalEngine:
+    """Let an engine on the CPU sample with the kernels too, as one on a GPU does."""
+    from milonga.engine.local.cuda import sampler
+
+    sampler.STRIDE = sampler.SMALLEST = 1
+    for name, policy in made.policies.items():
+        made.samplers[name] = sampler.CudaSampler(policy)
+    made._get_fast_sampler = lambda policy: made.samplers[policy.name]  # type: ignore[method-assign]
+    return made
+
+
+def folder(root: Path, arch: str, layers: int) -> str:
     place = root / arch
-    kernel_model(arch).save_pretrained(place)
+    kernel_model(arch, layers).save_pretrained(place)
     tokenizer("bytes").save_pretrained(place)
     return str(place)
 
@@ -74,16 +114,19 @@ def compare(left: list[Completion], right: list[Completion]) -> dict[str, float]
     return {"parted": parting, "worst gap": worst}
 
 
-def exact(root: Path, arch: str, lora: dict[str, Any] | None) -> dict[str, dict[str, float]]:
+def exact(root: Path, arch: str, lora: dict[str, Any] | None, sizes: Sizes) -> dict[str, dict[str, float]]:
     """float32: the same rows as on the CPU, in many situations."""
-    model = folder(root, arch)
-    here, there = engine(model, "cpu", lora=lora), engine(model, "cuda", rows=24, lora=lora)
-    many = [context for context in prompts(24, seed=1, longest=60) for _ in range(4)]
+    model = folder(root, arch, sizes.layers)
+    here, there = engine(model, "cpu", lora=lora), engine(model, sizes.device, rows=sizes.rows, lora=lora)
+    if sizes.device == "cpu":
+        use_kernels(there)
+    many = [context for context in prompts(sizes.prompts, seed=1, longest=sizes.longest) for _ in range(sizes.group)]
     asked = requests(many)
     found = {}
+    most = sizes.tokens
     cases = {
-        "sampled": Decoding(48), "cold": Decoding(40, temperature=0.5), "greedy": Decoding(24, greedy=True),
-        "stop strings": Decoding(48, temperature=0.8, stop=("e", "th")),
+        "sampled": Decoding(most), "cold": Decoding(most - most // 6, temperature=0.5),
+        "greedy": Decoding(most // 2, greedy=True), "stop strings": Decoding(most, temperature=0.8, stop=("e", "th")),
     }  # fmt: skip
     for name, decoding in cases.items():
         found[name] = compare(here.sample("p", asked, decoding), there.sample("p", asked, decoding))
@@ -92,44 +135,45 @@ def exact(root: Path, arch: str, lora: dict[str, Any] | None) -> dict[str, dict[
         for i, parameter in enumerate(made.policy("p").parameters):
             noise = np.random.default_rng(i).normal(1.0, 0.2, tuple(parameter.shape))
             parameter.data.mul_(torch.from_numpy(noise).to(parameter))
-    found["new weights"] = compare(here.sample("p", asked, Decoding(48)), there.sample("p", asked, Decoding(48)))
+    found["new weights"] = compare(here.sample("p", asked, Decoding(most)), there.sample("p", asked, Decoding(most)))
     again = there.samplers["p"].decoder.graphs  # type: ignore[union-attr]
     found["graphs kept"] = required(all(again[key] is graph for key, graph in graphs.items()), len(graphs))
-    found["start"] = compare(here.sample("p", asked, Decoding(16), "ref"), there.sample("p", asked, Decoding(16), "ref"))
-    return found | conversed(here, there, asked)
+    few = Decoding(max(1, most // 3))
+    found["start"] = compare(here.sample("p", asked, few, "ref"), there.sample("p", asked, few, "ref"))
+    return found | conversed(here, there, asked, sizes)
 
 
-def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> dict[str, dict[str, float]]:
+def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request], sizes: Sizes) -> dict[str, dict[str, float]]:
     """Conversations in which the CPU keeps nothing and the device its histories: groups, turns, branches, new weights, and
     slots for few histories only."""
     found = {}
-    longest = requests(prompts(48, 9, LONGEST, LONGEST))
-    for name, gib in (("talk", 1.0), ("talk again", 1.0), ("talk, few slots", 1e-4)):
+    talks, tokens = sizes.talks, Decoding(max(1, sizes.tokens // 2))
+    longest = requests(prompts(talks, 9, sizes.longest_talk, sizes.longest_talk))
+    talked = (("talk", 1.0), ("talk again", 1.0), ("talk, few slots", sizes.few_gib))
+    for name, gib in talked[::2] if sizes.device == "cpu" else talked:
         there.history_gib = gib
         if gib < 1:
-            there.close()  # the next cache is made anew, within the bound
+            there.samplers["p"].close()  # type: ignore[union-attr]  # the next cache is made anew, within the bound
         earlier = there.open_history()
-        there.sample("p", longest, Decoding(24), "live", earlier)  # a cache that grows forgets
+        there.sample("p", longest, tokens, "live", earlier)  # a cache that grows forgets
         earlier.close()
         history = there.open_history()
-        turn, worst = asked[:48], {"parted": 0.0, "worst gap": 0.0}
-        for n in range(3):
-            last, done = turn, here.sample("p", turn, Decoding(24))
-            one = compare(done, there.sample("p", turn, Decoding(24), "live", history))
+        turn, worst = asked[:talks], {"parted": 0.0, "worst gap": 0.0}
+        for n in range(sizes.turns):
+            last, done = turn, here.sample("p", turn, tokens)
+            one = compare(done, there.sample("p", turn, tokens, "live", history))
             worst = {what: max(worst[what], one[what]) for what in worst}
             turn = following(last, done, n)
         found[name] = worst
         held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
-        found[f"{name}, histories held"] = required(held >= 48 if gib == 1 else 0 < held <= 24, held)
-        branches = [*following(last[:16], done[:16], 7), *following(last[:16], done[:16], 8)]
-        found[f"{name}, branches"] = compare(
-            here.sample("p", branches, Decoding(16)), there.sample("p", branches, Decoding(16), "live", history)
-        )
+        found[f"{name}, histories held"] = required(held >= talks if gib == 1 else 0 < held <= sizes.rows, held)
+        some = min(16, talks)
+        branches = [*following(last[:some], done[:some], 7), *following(last[:some], done[:some], 8)]
+        few = Decoding(max(1, sizes.tokens // 3))
+        found[f"{name}, branches"] = compare(here.sample("p", branches, few), there.sample("p", branches, few, "live", history))
         for made in (here, there):
             made.policy("p").assign([parameter * 1.01 for parameter in made.policy("p").parameters])
-        found[f"{name}, new weights"] = compare(
-            here.sample("p", turn, Decoding(8)), there.sample("p", turn, Decoding(8), "live", history)
-        )
+        found[f"{name}, new weights"] = compare(here.sample("p", turn, few), there.sample("p", turn, few, "live", history))
         history.close()
     return found
 
@@ -145,12 +189,12 @@ def following(asked: list[Request], done: list[Completion], seed: int) -> list[R
     return requests([np.concatenate([r.context, d.ids, s]) for r, d, s in zip(asked, done, said, strict=True)], seed)
 
 
-def rounded(root: Path, arch: str) -> dict[str, float]:
+def rounded(root: Path, arch: str, sizes: Sizes) -> dict[str, float]:
     """bfloat16: how far sampling is from a fresh pass of the learner, and from a float32 pass on the CPU."""
-    model = folder(root, arch)
-    there, here = engine(model, "cuda", dtype="bfloat16"), engine(model, "cpu")
-    asked = requests([context for context in prompts(16, seed=2, longest=60) for _ in range(4)])
-    done = there.sample("p", asked, Decoding(48))
+    model = folder(root, arch, sizes.layers)
+    there, here = engine(model, sizes.device, dtype="bfloat16"), engine(model, "cpu")
+    asked = requests([context for context in prompts(16, seed=2, longest=sizes.longest) for _ in range(sizes.group)])
+    done = there.sample("p", asked, Decoding(sizes.tokens))
     rollouts = Rollouts(rollout_of(r.context, d) for r, d in zip(asked, done, strict=True))
     mean = {}
     for name, made in (("learner", there), ("float32", here)):
@@ -232,29 +276,27 @@ def apart(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parse(parser)
+    sizes = INTERPRETED if args.tiny else Sizes()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products may differ from run to run
-    result: dict[str, Any] = conditions("cuda")
+    result: dict[str, Any] = conditions(sizes.device)
     wrong = []
     with tempfile.TemporaryDirectory() as temporary:
-        for arch in ARCHITECTURES:
-            for lora in (None, {"rank": 4, "alpha": 8}):
-                for name, found in exact(Path(temporary), arch, lora).items():
+        for arch in ARCHITECTURES[:1] if args.tiny else ARCHITECTURES:
+            for lora in ({"rank": 4, "alpha": 8},) if args.tiny else (None, {"rank": 4, "alpha": 8}):
+                for name, found in exact(Path(temporary), arch, lora, sizes).items():
                     result[f"{arch}{' lora' if lora else ''}, {name}"] = found
                     if found["parted"] > PARTED or found["worst gap"] > FLOAT32:
                         wrong.append(f"{arch} {name}: {found}")
-            result[f"{arch}, bfloat16"] = gaps = rounded(Path(temporary), arch)
+            result[f"{arch}, bfloat16"] = gaps = rounded(Path(temporary), arch, sizes)
             if max(gaps.values()) > BFLOAT16:
                 wrong.append(f"{arch} bfloat16: {gaps}")
-        result["offload"] = rest = rested(Path(temporary))
-        if rest["apart, with and without"] or rest["left on the device"] or abs(rest["saved of moved"] - 1) > MISSED:
+        result["offload"] = rest = rested(Path(temporary), "cpu", RESTING_TINY, 1) if args.tiny else rested(Path(temporary))
+        missed = not args.tiny and abs(rest["saved of moved"] - 1) > MISSED  # a CPU has nothing to move away from
+        if rest["apart, with and without"] or rest["left on the device"] or missed:
             wrong.append(f"offload: {rest}")
     result["wrong"] = wrong
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    keep(result, args.out)
     sys.exit(bool(wrong))
 
 

@@ -1,11 +1,12 @@
 """Whether a change of the code left every number as it was: one short run of each recipe, to the bit.
 
-    python scripts/check_numbers.py record /tmp/before.json        # before the change
-    python scripts/check_numbers.py compare /tmp/before.json       # after it: prints what differs, exits with 1 if anything does
+    python scripts/check_numbers.py record /tmp/before.json      # before the change
+    python scripts/check_numbers.py compare /tmp/before.json     # after it: prints what differs, exits with 1 if anything does
+    python scripts/check_numbers.py --tiny      # the script itself: two runs of `grpo` are the same
 
 A run is the shortest in which every agent that learns has learned (`tests/short.py`), with a fixed seed, on the embedded models
-and one thread. Recorded are all rows of its metrics, floats in hexadecimal, and a digest of each model it leaves. Bits depend on
-the CPU and on torch: both runs must be made on the same machine, which is why nothing of this is kept in the repository.
+and one thread. Recorded are all rows of its metrics, floats in hexadecimal, and a digest of each model it leaves. Bits depend
+on the CPU and on torch: both runs must be made on the same machine, which is why nothing of this is kept in the repository.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,21 +29,39 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("record", "compare", "one"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("action", nargs="?", choices=("record", "compare", "one"))
+    parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("recipes", nargs="*", help="only these")
+    parser.add_argument("--tiny", action="store_true", help="record and compare the shortest run")
     asked = parser.parse_args()
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+    if asked.tiny:
+        with tempfile.TemporaryDirectory() as folder:
+            record(Path(folder) / "before.json", ["grpo"])
+            compare(Path(folder) / "before.json", ["grpo"])
+    if asked.file is None:
+        parser.error("name what to do, and a file; or give --tiny")
     if asked.action == "one":
         asked.file.write_text(json.dumps(run_short(asked.recipes[0])))
-        return
+    elif asked.action == "record":
+        record(asked.file, asked.recipes)
+    else:
+        compare(asked.file, asked.recipes)
+
+
+def record(file: Path, recipes: list[str]) -> None:
     from short import SHORT
 
-    found = {name: run_apart(name) for name in asked.recipes or SHORT}
-    if asked.action == "record":
-        asked.file.write_text(json.dumps(found, indent=1, sort_keys=True))
-        return
-    known = json.loads(asked.file.read_text())
+    found = {name: run_apart(name) for name in recipes or SHORT}
+    file.write_text(json.dumps(found, indent=1, sort_keys=True))
+
+
+def compare(file: Path, recipes: list[str]) -> NoReturn:
+    """Run again, say what differs from what was recorded, and exit with 1 if anything does."""
+    from short import SHORT
+
+    found = {name: run_apart(name) for name in recipes or SHORT}
+    known = json.loads(file.read_text())
     different = [name for name in found if not report(name, known.get(name), found[name])]
     print(f"{len(found) - len(different)} passed, {len(different)} failed")
     sys.exit(1 if different else 0)

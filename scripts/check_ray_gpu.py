@@ -1,6 +1,7 @@
 """On a CUDA device: the engine `ray`, its workers on one GPU, against the local engine on the same GPU.
 
     python scripts/check_ray_gpu.py [--device cpu] [--out docs/results/ray-gpu-check.json]
+    python scripts/check_ray_gpu.py --tiny      # the script itself: two of the policies, on a CPU
 
 Policies of random weights, full and adapters, with one learner and with two; two that share a GPU talk by gloo, since NCCL
 refuses that; NCCL is tried with a group of one. In float32: gradients within 1e-5 relative, the same tokens, log-probabilities
@@ -11,7 +12,6 @@ off.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -29,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from check_gpu import compare
 from engine_helpers import gap, prompts, requests
+from milonga.config import PlacementSection
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine, sharding
-from ray_helpers import VALUES, WORKERS, apart, gradients, local_engine, pid, ray_engine, rows, saved, sections, state, taught
-from shapes import conditions
+from ray_helpers import VALUES, WORKERS, apart, gradients, pid, rows, saved, sections, state, taught
+from shapes import conditions, keep, parse
 
 GRADIENTS, LOGPROBS, PARTED = 1e-5, 1e-4, 1
 """Relative; of the worst token; rows whose draw may fall between two roundings."""
@@ -48,7 +49,7 @@ def equal(ours: RayEngine, theirs: LocalEngine, policy: str, root: Path) -> Foun
     found = {"scores": apart(ours.score(policy, rows(), "ref"), theirs.score(policy, rows(), "ref"))}
     for engine in (ours, theirs):
         engine.learn(taught(policy))
-    states = [gradients(saved(e, root / f"{policy} {n}"), policy) for n, e in enumerate((ours, theirs))]
+    states = [gradients(saved(ours, root / f"{policy} 0"), policy), gradients(saved(theirs, root / f"{policy} 1"), policy)]
     found["gradients"] = gap(*states)
     for engine in (ours, theirs):
         for _ in range(2):
@@ -130,22 +131,31 @@ def off(name: str, found: Found) -> list[str]:
     return wrong
 
 
+def make_engines(root: Path, args: argparse.Namespace, share: dict[str, float]) -> tuple[RayEngine, LocalEngine]:
+    """The same policies by workers of Ray, and in this process. In a tiny run there are as few workers as can be."""
+    workers = {"one": {"samplers": 1}, "two": {"learners": 2}} if args.tiny else {name: WORKERS[name] for name in args.policies}
+    chosen = {name: sections(root)[name] for name in workers}
+    placement = PlacementSection.model_validate({"cpus": 0.1, "heartbeat_s": 60.0, "policies": workers, **share})
+    ours = RayEngine(chosen, placement, device=args.device, limit=16, threads=1)
+    return ours, LocalEngine(chosen, device=args.device, limit=16)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    parser.add_argument("--policies", nargs="+", choices=list(WORKERS), default=list(WORKERS), help="two and one at least")
+    args = parse(parser, device="cpu", policies=["one", "two"])
     result: dict[str, Any] = conditions(args.device)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         began = time.perf_counter()
         share = {"gpus": WORKER} if args.device == "cuda" else {}
-        ours, theirs = ray_engine(root, args.device, heartbeat_s=60.0, **share), local_engine(root, args.device)
+        ours, theirs = make_engines(root, args, share)
         result["workers"] = {"started within seconds": time.perf_counter() - began}
         try:
             start = saved(ours, root / "start")
-            for policy in WORKERS:
+            for policy in args.policies:
                 result[policy] = equal(ours, theirs, policy, root)
             ours.load(start)
             result["killed"] = disturbed(ours, start, root)
@@ -154,10 +164,7 @@ def main() -> None:
         (root / "alone").mkdir()
         result["a group of one"] = sharded_alone(root / "alone", args.device)
     result["wrong"] = [line for name, found in result.items() if isinstance(found, dict) for line in off(name, found)]
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    keep(result, args.out)
     sys.exit(bool(result["wrong"]))
 
 

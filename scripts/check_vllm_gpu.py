@@ -1,6 +1,7 @@
 """On a CUDA device with a vLLM for it: sampling by vLLM in turns with learning, its sleep, offloaded weights, and CUDA IPC.
 
     python scripts/check_vllm_gpu.py [--model FOLDER] [--dtype bfloat16] [--out FILE.json]
+    python scripts/check_vllm_gpu.py --tiny      # the script itself, on a CPU: our own sampler takes the place of vLLM
 
 Every case is a process of its own, since vLLM gives back all memory only with its process. A case takes a few turns: vLLM
 samples, our own forward pass scores what it wrote, a step is learned, and vLLM must then be as near to the new weights. Printed
@@ -23,12 +24,14 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from engine_helpers import requests, rollout_of, section, stirred, train_batch
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.vllm_sampler import TOLERANCES
 from milonga.types import Rollouts, TrainBatch
+from shapes import parse
 
 LORA = {"rank": 8, "alpha": 16}
 HALF = "bfloat16"
@@ -44,6 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
     "whole beside an adapter, sleep": {"names": ("p", "q"), "sleep": True, "mixed": True},
     "ipc": {"ipc": True},
 }
+TINY_CASES = ("whole beside an adapter, sleep",)
+"""What a tiny run tries: one case, with all kinds of weights."""
 TURNS, ROWS, TOKENS = 3, 32, 32
 SHARE = 0.2
 """Of the device, for each engine of vLLM."""
@@ -53,7 +58,9 @@ GIB = 2**30
 
 
 def used() -> float:
-    """GiB of the device, all processes together, that are not only kept by torch's allocator."""
+    """GiB of the device, all processes together, that are not only kept by torch's allocator; 0 on a CPU."""
+    if not torch.cuda.is_available():
+        return 0.0
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
@@ -104,8 +111,8 @@ def watch(engine: LocalEngine, policy: str, seen: list[dict[str, Any]]) -> None:
     host.put_to_sleep = looked  # type: ignore[method-assign]
 
 
-def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
-    """One process that samples by vLLM and learns."""
+def in_turns(model: str, dtype: str, case: dict[str, Any], tiny: bool = False) -> dict[str, Any]:
+    """One process that samples by vLLM and learns. In a tiny run our own sampler is asked, on a CPU."""
     names, offload = case.get("names", ("p",)), case.get("offload", False)
     adapted = [case.get("lora")] * len(names) if not case.get("mixed") else [None, LORA]
     options: dict[str, Any] = {"lr": 1e-4, "offload": offload, "ema": 0.9}
@@ -113,12 +120,12 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
         name: section(model, lora=lora, dtype=dtype if lora is None else HALF, **options)
         for name, lora in zip(names, adapted, strict=True)
     }
-    vllm = VllmSection(gpu_memory_utilization=SHARE, sleep=case.get("sleep", False))
-    engine = stirred(LocalEngine(sections, device="cuda", rows=ROWS, limit=TOKENS, vllm=vllm), 0.02)
+    vllm = None if tiny else VllmSection(gpu_memory_utilization=SHARE, sleep=case.get("sleep", False))
+    engine = stirred(LocalEngine(sections, device="cpu" if tiny else "cuda", rows=ROWS, limit=TOKENS, vllm=vllm), 0.02)
     found: dict[str, Any] = {"before": used(), "gaps": [], "sleep": []}
-    for name in names:
+    for name in () if tiny else names:
         watch(engine, name, found["sleep"])
-    for turn in range(TURNS):
+    for turn in range(1 if tiny else TURNS):
         for name in names:
             asked = asked_of(engine, name, turn)
             rows = rollouts_of(asked, engine.sample(name, asked, Decoding(TOKENS)))
@@ -131,7 +138,7 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
         kept = rollouts_of(start, engine.sample(names[0], start, Decoding(TOKENS), "ref"))
         found["gaps"].append({"policy": f"{names[0]}@ref", "turn": turn, "steps": 1, **gap(engine, names[0], kept, "ref")})
     found["dtypes"] = {name: str(engine.policy(name).compute_dtype) for name in names}
-    found["total"] = torch.cuda.get_device_properties(0).total_memory / GIB
+    found["total"] = 0.0 if tiny else torch.cuda.get_device_properties(0).total_memory / GIB
     engine.close()
     return found
 
@@ -177,9 +184,9 @@ def wrong(case: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return said
 
 
-def apart(name: str, model: str, dtype: str) -> dict[str, Any]:
+def apart(name: str, model: str, dtype: str, tiny: bool) -> dict[str, Any]:
     """A case in a process of its own: what it found, or the end of what it said."""
-    command = [sys.executable, __file__, "--model", model, "--dtype", dtype, "--case", name]
+    command = [sys.executable, __file__, "--model", model, "--dtype", dtype, "--case", name, *(["--tiny"] if tiny else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     last = done.stdout.strip().splitlines()[-1:]
     if done.returncode or not last:
@@ -193,19 +200,18 @@ def main() -> None:
     parser.add_argument("--model", default="embedded", help="`embedded`, or the folder of a model that vLLM can serve")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--case", choices=CASES, help="only this one, in this process: prints what it found as JSON")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parse(parser)
     if args.case is not None:
         case = CASES[args.case]
-        found = by_ipc(args.model, args.dtype) if case.get("ipc") else in_turns(args.model, args.dtype, case)
+        found = by_ipc(args.model, args.dtype) if case.get("ipc") else in_turns(args.model, args.dtype, case, args.tiny)
         print(json.dumps(found))
         return
     result: dict[str, Any] = {}
-    for name, case in CASES.items():
-        if case.get("ipc") and importlib.util.find_spec("ray") is None:
+    for name in TINY_CASES if args.tiny else CASES:
+        if CASES[name].get("ipc") and importlib.util.find_spec("ray") is None:
             result[name] = {"left out": "Ray is not installed", "wrong": []}
         else:
-            result[name] = apart(name, args.model, args.dtype)
+            result[name] = apart(name, args.model, args.dtype, args.tiny)
         print(f"{name}: {'WRONG' if result[name]['wrong'] else 'ok'}\n{json.dumps(result[name], indent=1)}", flush=True)
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
