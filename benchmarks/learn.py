@@ -98,7 +98,7 @@ def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
 
 def real_share(policy: Policy, train_batch: TrainBatch) -> float:
     """Real tokens among those that are computed."""
-    cut = list(make_micro_batches(policy, train_batch.rollouts, None, working(policy)))
+    cut = [batch for batch in make_micro_batches(policy, train_batch.rollouts, None, working(policy)) if batch is not None]
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 
@@ -142,7 +142,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         options = {"lora": lora, "recompute": args.recompute, "micro_tokens": args.micro_tokens}
         engine = LocalEngine({"g": PolicySection(model=scratch, lr=1e-6, **options)}, device=device)
     policy = engine.policy("g")
-    train_batch = make_train_batch(engine, tokens, shape["vocab_size"], longest)
+    train_batch = make_train_batch(engine, tokens, policy.causal.config.vocab_size, longest)
     reports = []
     times = repeated(lambda: reports.append(engine.learn(train_batch)), device, args.repeats)
     assert all(report.steps == 1 and report.skipped is None for report in reports)

@@ -108,10 +108,9 @@ def main() -> None:
         "cores": os.cpu_count(),
         "load_at_start": round(os.getloadavg()[0], 1),
         "programs": asked.programs,
-        **{level: throughput(level, asked.programs, asked.repeats) for level in levels},
-        "verdicts": verdicts(asked.fates),
     }
-    keep(result, asked.out)
+    result |= {level: throughput(level, asked.programs, asked.repeats) for level in levels}
+    keep(result | {"verdicts": verdicts(asked.fates)}, asked.out)
 
 
 if __name__ == "__main__":
