@@ -153,7 +153,9 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request], sizes
     for name, gib in talked[::2] if sizes.device == "cpu" else talked:
         there.history_gib = gib
         if gib < 1:
-            there.samplers["p"].close()  # type: ignore[union-attr]  # the next cache is made anew, within the bound
+            there.close()  # the next cache is made anew, within the bound
+            if sizes.device == "cpu":
+                use_kernels(there)
         earlier = there.open_history()
         there.sample("p", longest, tokens, "live", earlier)  # a cache that grows forgets
         earlier.close()
