@@ -98,15 +98,11 @@ def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
 
 def real_share(policy: Policy, train_batch: TrainBatch) -> float:
     """Real tokens among those that are computed."""
-<<<<<<< HEAD
     cut = [
         batch
         for batch in make_micro_batches(policy, train_batch.rollouts, None, make_working_weights(policy))
         if batch is not None
     ]
-=======
-    cut = [batch for batch in make_micro_batches(policy, train_batch.rollouts, None, working(policy)) if batch is not None]
->>>>>>> he
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 

@@ -74,11 +74,7 @@ class Milonga:
 
     def __init__(self, folder: Path, size: Size) -> None:
         section = PolicySection(model=str(folder), lr=LEARNING_RATE)
-<<<<<<< HEAD
         self.engine = LocalEngine({"generator": section}, device="cpu")
-=======
-        self.engine = LocalEngine({"generator": section}, device="cpu", limit=size.completion)
->>>>>>> he
         ids, advantages = make_rows(size)
         problem, parsed = Problem("p", "", ""), Parsed(Solution((), (), None), 1.0)
         segments = (Segment("prompt", 0, size.prompt), Segment("g", size.prompt, ids.shape[1], "generator", 0, trained=True))

@@ -153,13 +153,7 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request], sizes
     for name, gib in talked[::2] if sizes.device == "cpu" else talked:
         there.history_gib = gib
         if gib < 1:
-<<<<<<< HEAD
             there.samplers["p"].close()  # type: ignore[union-attr]  # the next cache is made anew, within the bound
-=======
-            there.close()  # the next cache is made anew, within the bound
-            if sizes.device == "cpu":
-                use_kernels(there)
->>>>>>> he
         earlier = there.open_history()
         there.sample("p", longest, tokens, "live", earlier)  # a cache that grows forgets
         earlier.close()
@@ -171,11 +165,7 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request], sizes
             worst = {what: max(worst[what], one[what]) for what in worst}
             turn = following(last, done, n)
         found[name] = worst
-<<<<<<< HEAD
         held = len(there.samplers["p"].kept.rows)  # type: ignore[union-attr]
-=======
-        held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
->>>>>>> he
         found[f"{name}, histories held"] = required(held >= talks if gib == 1 else 0 < held <= sizes.rows, held)
         some = min(16, talks)
         branches = [*following(last[:some], done[:some], 7), *following(last[:some], done[:some], 8)]

@@ -136,8 +136,8 @@ def make_engines(root: Path, args: argparse.Namespace, share: dict[str, float]) 
     workers = {"one": {"samplers": 1}, "two": {"learners": 2}} if args.tiny else {name: WORKERS[name] for name in args.policies}
     chosen = {name: sections(root)[name] for name in workers}
     placement = PlacementSection.model_validate({"cpus": 0.1, "heartbeat_s": 60.0, "policies": workers, **share})
-    ours = RayEngine(chosen, placement, device=args.device, limit=16, threads=1)
-    return ours, LocalEngine(chosen, device=args.device, limit=16)
+    ours = RayEngine(chosen, placement, device=args.device, threads=1)
+    return ours, LocalEngine(chosen, device=args.device)
 
 
 def main() -> None:

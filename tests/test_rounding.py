@@ -46,7 +46,7 @@ def test_scores_and_gradients_are_near_to_exact_ones(
 ) -> None:
     allowed = promise(lambda: made(root, name), taught)
     if padded:
-        monkeypatch.setattr(learner, "working", lambda policy: None)
+        monkeypatch.setattr(learner, "make_working_weights", lambda policy: None)
     engine = made(root, name)
     assert apart(engine.score("p", mixed_rows()), allowed.exact.scores) <= allowed.scores
     (exact,) = allowed.exact.steps
