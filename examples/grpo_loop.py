@@ -38,7 +38,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[float]]:
     # models are asked to put their steps and their answer into tags.
     solver = StepSolver("terse" if is_embedded(args.model) else "tagged")
     # The engine holds the weights and their optimizer (AdamW): it samples, scores and learns.
-    engine = LocalEngine({POLICY: PolicySection(model=args.model, lr=args.lr)}, limit=task.max_tokens)
+    engine = LocalEngine({POLICY: PolicySection(model=args.model, lr=args.lr)})
     # The clipped loss of PPO, averaged over the tokens of each rollout and then over the rollouts.
     loss = make_objective("grpo")
 

@@ -44,7 +44,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[dict[str, Any]]]:
     dialect: Dialect = "terse" if is_embedded(args.model) else "tagged"
     roles: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": StepVerifier(dialect)}
     # Two sets of weights, each with its own optimizer; both start from the same model.
-    engine = LocalEngine({agent: PolicySection(model=args.model, lr=args.lr) for agent in roles}, limit=task.max_tokens)
+    engine = LocalEngine({agent: PolicySection(model=args.model, lr=args.lr) for agent in roles})
     loss, balance, rows = make_objective("grpo"), ClassBalance(), []
 
     for turn in range(1, args.turns + 1):

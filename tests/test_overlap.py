@@ -26,7 +26,7 @@ from milonga.context import Context
 from milonga.engine import Completion, Decoding, LearnReport, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.pinned import PinnedSampler
-from milonga.engine.ray.engine import Published
+from milonga.engine.ray.engine import PublishedSampler
 from milonga.loop import Loop
 from milonga.resolve import Plan, resolve
 from milonga.runfolder.files import JsonLines
@@ -181,16 +181,16 @@ def test_a_killed_run_resumes_to_the_same_bits_though_a_sampler_dies_too(
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL and [row["turn"] for row in rows_of(folder)] == list(range(6))
-    draw, calls = Published.draw, []
+    draw, calls = PublishedSampler.draw, []
 
-    def deadly(self: Published, *args: Any) -> list[Completion]:
+    def deadly(self: PublishedSampler, *args: Any) -> list[Completion]:
         """Kills the sampler when it is to play turn 7, with the weights after turn 5, while turn 6 is learned."""
         calls.append(self.version("generator"))
         if len(calls) == 3:
             os.kill(pid(self.ray.samplers["generator"][0].group), signal.SIGKILL)
         return draw(self, *args)
 
-    monkeypatch.setattr(Published, "draw", deadly)
+    monkeypatch.setattr(PublishedSampler, "draw", deadly)
     with pytest.warns(UserWarning, match="samplers of generator: .*starting again"):
         milonga.resume(folder, quiet=True)
     assert calls == [4, 4, 5, 6]
