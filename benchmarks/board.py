@@ -63,7 +63,7 @@ def turn_table(turn: int, problems: int, rng: np.random.Generator) -> pa.Table:
     shared: dict[str, Any] = {
         "problem": names * 2,
         "question": questions * 2,
-        "about": [[]] * count + [[id] for id in ids],
+        "targets": [[]] * count + [[id] for id in ids],
         "ids": lists(rng.integers(0, 512, 2 * count * tokens).astype(np.int32), tokens),
         "logprobs": lists(-rng.random(2 * count * tokens, dtype=np.float32), tokens),
         "advantages": lists(rng.standard_normal(2 * count).astype(np.float32).repeat(tokens), tokens),

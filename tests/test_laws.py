@@ -144,7 +144,7 @@ def test_verifications_are_compared_among_those_of_the_same_solution(preset: str
     one = ctx(learner="verifier")
     # Two solutions of each problem: their verifications share a problem, and still are not compared with each other.
     solutions = one.ask("generator", one.problems(), 2)
-    checks = one.ask("verifier", solutions, recipe.rollouts)
+    checks = one.ask("verifier", solutions, recipe.group_size)
     (train_batch,) = recipe.credit(one, Rollouts([*solutions, *checks]))
     assert train_batch.policy == "verifier" and list(train_batch.rollouts) == list(checks)
     advantages = scalar(train_batch.advantages, checks)

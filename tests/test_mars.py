@@ -243,7 +243,7 @@ def test_advantages_do_not_depend_on_what_is_drawn() -> None:
     found = {}
     for how in ("weight", "uniform", "abs_adv", "none"):
         p = plan(s1_balance=how)
-        p.recipe.rollouts = 2
+        p.recipe.group_size = 2
         (train_batch,) = p.recipe.credit(ctx(p), rollouts)
         found[how] = train_batch
         assert all(np.array_equal(a, b) for a, b in zip(train_batch.advantages, found["weight"].advantages, strict=True))

@@ -154,12 +154,16 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
     assert p.recipe.compute_turn_reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
-    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.about.tolist() == refiner.before[0].tolist()
+    assert (
+        verifier.whole.tolist() == refiner.local[0].tolist() and verifier.target_correct.tolist() == refiner.before[0].tolist()
+    )
     said = [critique.parsed.value.final for critique in critiques]
-    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.about, strict=True)]
+    agrees = [
+        float(final is not None and final == bool(right)) for final, right in zip(said, verifier.target_correct, strict=True)
+    ]
     assert verifier.local[0].tolist() == agrees
     both = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
-    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.about, agrees, strict=True)]
+    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.target_correct, agrees, strict=True)]
 
 
 def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:

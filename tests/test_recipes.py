@@ -237,7 +237,7 @@ class _Shaped(Grpo):
 def shaped(schedule: Schedule, folder: Path, **settings: Any) -> tuple[Loop, RunFolder]:
     engine().copy("generator", "generator", "ref")
     p = plan("grpo", **settings)
-    recipe = _Shaped(p.recipe.options, p.recipe.objectives, p.recipe.policies, p.recipe.rollouts)
+    recipe = _Shaped(p.recipe.options, p.recipe.objectives, p.recipe.policies, p.recipe.group_size)
     recipe.made = schedule
     opened = RunFolder(folder, 1)
     changed = Plan(p.config, recipe, p.task, p.roles, p.agents, p.policies)

@@ -329,7 +329,7 @@ def test_transcripts_are_those_of_the_rollouts(run: Path) -> None:
     rows = {row["id"]: row for row in read_rollouts(sorted((run / "rollouts").iterdir())[-1])}
     assert found and all(rows[one.id]["correct"] == one.correct for one in found)
     for one in found:
-        checks = [row for row in rows.values() if one.id in row["about"]]
+        checks = [row for row in rows.values() if one.id in row["targets"]]
         assert one.agreeing == (sum(row["final_verdict"] is True for row in checks), len(checks))
         assert [step.truth for step in one.steps] == rows[one.id]["step_truth"]
         verdicts = [step.verdict for step in one.steps]

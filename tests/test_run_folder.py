@@ -419,8 +419,8 @@ def test_rollouts_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert [row["fooled"] for row in (first, second, third)] == [None, False, None]
     assert first["ids"] == solution.ids.tolist() and first["logprobs"] == solution.logprobs.tolist()
     assert (first["trained_from"], first["step_ends"], first["version"]) == (3, [5, 7], 0)
-    assert (first["correct"], first["step_truth"], first["answer"], first["about"]) == (True, [True, False], "answer", [])
-    assert (second["about"], second["text"], second["format"]) == ([solution.id], check.text, 0.6)
+    assert (first["correct"], first["step_truth"], first["answer"], first["targets"]) == (True, [True, False], "answer", [])
+    assert (second["targets"], second["text"], second["format"]) == ([solution.id], check.text, 0.6)
     assert (second["step_verdicts"], second["final_verdict"], second["correct"]) == ([True, False], False, None)
     assert (third["step_verdicts"], third["final_verdict"], third["invalid"]) == (None, None, "no verdict")
     assert list(tmp_path.rglob("*.draft")) == []

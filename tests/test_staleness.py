@@ -335,7 +335,7 @@ def test_rollouts_cannot_reach_what_learning_changes() -> None:
         with pytest.raises(ValueError, match=f"asynchronous rollouts cannot {what}"):
             prefetcher.take_next()
     prefetcher.close()
-    assert recipe.state == {} and recipe.rollouts == 2
+    assert recipe.state == {} and recipe.group_size == 2
 
 
 def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:

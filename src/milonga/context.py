@@ -25,7 +25,7 @@ from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
 from milonga.tasks import Task
 from milonga.timeline import Timeline
-from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
+from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
 
 TOOL = "tool"
 """Producer of the segments in which the task's tool answers a call."""
@@ -282,7 +282,7 @@ class Context:
         """Verify solutions by a judge of any kind: a generative one is sampled, a scorer is evaluated once."""
         return self.role(agent).judge(self, agent, solutions, n, greedy, tag)
 
-    def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+    def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]:
         """Score every token: values of the agent's value head, or log-ratios to its reference; aligned with each rollout's
         ids."""
         if self.role(agent).kind == "scalar":
@@ -290,11 +290,11 @@ class Context:
                 return self.engine.values(self.policy(agent), rollouts, tag)
         return self.compute_log_ratios(agent, rollouts, self.compute_logprobs(agent, rollouts, tag))
 
-    def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[Floats]) -> list[Floats]:
+    def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[PerToken]) -> list[PerToken]:
         """Log-ratios of each token to the agent's reference (its start), given its `live` log-probabilities."""
         return [mine - base for mine, base in zip(live, self.compute_logprobs(agent, rollouts, "ref"), strict=True)]
 
-    def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+    def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]:
         """Log-probabilities of the trained tokens under the agent's policy: one array per rollout, aligned with its ids."""
         with self.timeline.measure("score"):
             return self.engine.score(self.policy(agent), rollouts, tag)
@@ -383,7 +383,7 @@ class Context:
         text = before + answer.text
         parsed = self.role(made.producer).parse(text, asked.target)
         steps = find_step_spans(parsed, answer, start, known, len(before))
-        if len(steps) != len(parsed.value.ends):
+        if len(steps) != len(parsed.ends):
             parsed = Parsed(parsed.value, parsed.format, "two steps end in the same token")
         return Rollout(
             id=asked.id,
@@ -404,14 +404,14 @@ class Context:
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
-        items = [(t.problem, t.parsed.value.answer, t.parsed.value.steps) for t in solved]
+        items = [(t.problem, t.solution.answer, t.solution.steps) for t in solved]
         for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):
             rollout.grade = grade
             if grade.correct is None:
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 
-    def compute_kl_penalties(self, rollouts: Rollouts, estimator: Estimator) -> list[Floats] | None:
+    def compute_kl_penalties(self, rollouts: Rollouts, estimator: Estimator) -> list[PerToken] | None:
         """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the estimator has none."""
         if not estimator.kl_coef or not rollouts:
             return None
@@ -433,7 +433,7 @@ def collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tup
     if asked.prefix is None:
         return "", (), (Segment("prompt", 0, start),)
     solution, count = asked.prefix
-    text = solution.text[: solution.parsed.value.ends[count - 1]] if count else ""
+    text = solution.text[: solution.solution.ends[count - 1]] if count else ""
     kept = [replace(s, end=min(s.end, start), trained=False) for s in solution.segments if s.start < start]
     return text, solution.steps[:count], tuple(kept)
 
@@ -451,7 +451,7 @@ def find_step_spans(
 
     `known` are the spans of a prefix of `before` characters that the completion continues.
     """
-    own = [end - before for end in parsed.value.ends[len(known) :]]
+    own = [end - before for end in parsed.ends[len(known) :]]
     ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in own]
     if len(set(ends)) != len(ends):
         return ()

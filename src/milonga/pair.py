@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def values(self) -> list[Verification]:
-        return [check.parsed.value for check in self.checks]
+        return [check.verification for check in self.checks]
 
     @property
     def readable(self) -> int:

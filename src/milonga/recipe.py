@@ -92,12 +92,13 @@ class Recipe(ABC):
         if cls.overlap == ALLOWED and "overlap" not in vars(cls):
             cls.overlap = UNSAID
 
-    def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
+    def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], group_size: int) -> None:
         self.options = options
         self.objectives = objectives
         """Agent to objective."""
         self.policies = policies
-        self.rollouts = rollouts
+        self.group_size = group_size
+        """Rollouts of each problem: the group that a baseline is taken over."""
         self.state: dict[str, Any] = {}
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 Floats = NDArray[np.float64]
+"""Shape [rollouts] unless said otherwise: one value for each rollout."""
+PerToken = NDArray[np.float64]
+"""Shape [tokens]: one value for each of a rollout's ids, prompt included; zero where nothing is trained."""
 Finish = Literal["eos", "stop", "length"]
 
 
@@ -91,13 +94,34 @@ class Verification:
         return float(self.final is True) + (sum(self.steps) / len(self.steps) if self.steps else 0.0) / 2
 
 
+class StepValue(Protocol):
+    """What a role parses a completion into. `ends`: for each step, the number of characters of the text up to its end."""
+
+    @property
+    def ends(self) -> tuple[int, ...]: ...
+
+
+V = TypeVar("V")
+
+
 @dataclass(frozen=True)
 class Parsed:
     """A parsed completion: its value, a format score in [0, 1], and why it is invalid, if it is."""
 
-    value: Any
+    value: StepValue | None
+    """None only for rows that nobody parses, such as those that a learner is handed by workers."""
     format: float
     invalid: str | None = None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return () if self.value is None else self.value.ends
+
+    def get(self, kind: type[V]) -> V:
+        """Return the value, which must be of this kind: roles differ in what they parse completions into."""
+        if not isinstance(self.value, kind):
+            raise TypeError(f"a {type(self.value).__name__} was parsed where a {kind.__name__} is expected")
+        return self.value
 
     @property
     def is_valid(self) -> bool:
@@ -200,6 +224,16 @@ class Rollout:
         return self.targets[0]
 
     @property
+    def solution(self) -> Solution:
+        """What was parsed from a solver's completion."""
+        return self.parsed.get(Solution)
+
+    @property
+    def verification(self) -> Verification:
+        """What was parsed from a judge's completion, or computed by a scorer."""
+        return self.parsed.get(Verification)
+
+    @property
     def correct(self) -> float:
         """Outcome of the grader: 1.0 or 0.0; NaN if it could not tell."""
         if self.grade is None or self.grade.correct is None:
@@ -267,13 +301,13 @@ class TrainBatch:
     policy: str
     loss: Loss
     rollouts: Rollouts
-    advantages: list[Floats] | None = None
+    advantages: list[PerToken] | None = None
     """Advantage of each token: one float array per rollout, aligned with its ids."""
-    targets: list[Floats] | None = None
+    targets: list[PerToken] | None = None
     """Value target of each token, from 0 to 1, NaN where there is none: one float array per rollout, aligned with its ids."""
     labels: list[float] | None = None
     """Label of each row, from 0 (wrong) to 1 (right); of the two rows of a pair, the one with the higher label should win."""
-    factors: list[Floats] | None = None
+    factors: list[PerToken] | None = None
     """Weight of each token's log-ratio in the score of its row (implicit rewards, DPO), aligned with its ids; None means 1."""
     units: list[int] | None = None
     weights: list[float] | None = None

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from milonga.roles import StepSolver
 from milonga.roles.verifier import parse_tagged, parse_terse
 from milonga.runfolder.rollouts import is_contradiction, is_fooled
+from milonga.types import Solution
 
 Flag = Literal["fooled", "invalid", "contradiction", "few"]
 FLAGS: dict[Flag, str] = {
@@ -38,7 +39,7 @@ FLAGS: dict[Flag, str] = {
 COUNTS = ("rollouts", "graded", "solved", "checks", "fooled", "invalid", "contradiction")
 NARROW = ("problem", "verification", "correct", "fooled", "invalid", "contradiction")
 WIDE = (
-    "id", "agent", "problem", "question", "about", "text", "advantages", "chars", "trained_from", "policy", "version",
+    "id", "agent", "problem", "question", "targets", "text", "advantages", "chars", "trained_from", "policy", "version",
     "step_ends", "step_chars", "finish", "invalid", "format", "answer", "verification", "final_verdict", "step_verdicts",
     "score", "step_scores", "contradiction", "fooled", "correct", "step_truth",
 )  # fmt: skip
@@ -284,16 +285,18 @@ class Rollouts:
         rows = self._load_rows(turn, problem)
         if not rows:
             return None
-        about: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
+        checks_by_target: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
         others = []
         for row in rows:
-            subjects = [subject for subject in row["about"] or () if subject in about] if is_check(row) else []
-            for subject in subjects:
-                about[subject].append(row)
-            if not subjects:  # a solution, or a verification whose target was not saved
+            targets = [target for target in row["targets"] or () if target in checks_by_target] if is_check(row) else []
+            for target in targets:
+                checks_by_target[target].append(row)
+            if not targets:  # a solution, or a verification whose target was not saved
                 others.append(row)
         shown = others[:MOST_ROLLOUTS]
-        rollouts = tuple(build_rollout(row, find_verifications(row, about)[:MOST_ROLLOUTS], self.terse) for row in shown)
+        rollouts = tuple(
+            build_rollout(row, find_verifications(row, checks_by_target)[:MOST_ROLLOUTS], self.terse) for row in shown
+        )
         return Transcript(turn, problem, rows[0]["question"] or "", rollouts, len(others) - len(shown))
 
     def find_next_problem(self, filters: Filters, turn: int, problem: str) -> Group | None:
@@ -338,7 +341,7 @@ def make_digest(path: Path) -> Digest:
             table = file.read(columns=list(NARROW))
         else:
             table = add_flag_columns(
-                file.read(columns=["id", "problem", "about", "correct", "invalid", "final_verdict", "step_verdicts"])
+                file.read(columns=["id", "problem", "targets", "correct", "invalid", "final_verdict", "step_verdicts"])
             )
     coded = table["problem"].combine_chunks().dictionary_encode()
     codes = coded.indices.to_numpy()
@@ -372,7 +375,7 @@ def add_flag_columns(table: pa.Table) -> pa.Table:
     correct = {row["id"]: row["correct"] for row in rows}
     flags: dict[str, list[bool | None]] = {"verification": [], "fooled": [], "contradiction": []}
     for row in rows:
-        judges, truth = is_check(row), correct.get((row["about"] or [None])[0])
+        judges, truth = is_check(row), correct.get((row["targets"] or [None])[0])
         flags["verification"].append(judges)
         flags["fooled"].append(is_fooled(row["final_verdict"], truth) if judges else None)
         flags["contradiction"].append(is_contradiction(row["final_verdict"], row["step_verdicts"]) if judges else None)
@@ -384,12 +387,12 @@ def add_flag_columns(table: pa.Table) -> pa.Table:
 def is_check(row: dict[str, Any]) -> bool:
     """Whether a row is a verification. Older runs did not save that: there, a row with a target and without a grade is one."""
     said = row.get("verification")
-    return bool(row["about"]) and row["correct"] is None if said is None else bool(said)
+    return bool(row["targets"]) and row["correct"] is None if said is None else bool(said)
 
 
-def find_verifications(row: dict[str, Any], about: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def find_verifications(row: dict[str, Any], checks_by_target: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Find the verifications of a rollout. A verification whose target was not saved is listed as a verification of itself."""
-    return about[row["id"]] or ([row] if is_check(row) else [])
+    return checks_by_target[row["id"]] or ([row] if is_check(row) else [])
 
 
 def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> RolloutView:
@@ -464,7 +467,7 @@ def find_step_ends(row: dict[str, Any], terse: bool) -> list[int]:
         return list(row["step_chars"])
     if is_check(row):
         return list((parse_terse if terse else parse_tagged)(row["text"] or "").ends)
-    return list(StepSolver("terse" if terse else "tagged").parse(row["text"] or "").value.ends)
+    return list(StepSolver("terse" if terse else "tagged").parse(row["text"] or "").get(Solution).ends)
 
 
 def split_at_ends(text: str, ends: Sequence[int]) -> tuple[list[str], str]:

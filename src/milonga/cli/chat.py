@@ -13,7 +13,7 @@ from milonga.cli.views import escape_for_terminal
 from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Rollout, Solution
+from milonga.types import Rollout
 from milonga.using.answers import answer_problems
 
 TOO_LONG = "the question is longer than the model's context: ask a shorter one"
@@ -65,7 +65,7 @@ def answer_question(pair: Pair, question: str, id: str, console: Console, best_o
 
 
 def show_solution(solution: Rollout, console: Console) -> None:
-    value: Solution = solution.parsed.value
+    value = solution.solution
     for number, step in enumerate(value.steps, 1):
         console.print(f"  {number}. {escape_for_terminal(step)}", highlight=False, soft_wrap=True)
     if value.answer is None:

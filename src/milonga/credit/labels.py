@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from milonga.types import Floats, Rollouts
+from milonga.types import Floats, PerToken, Rollouts
 
 
 def mask_after_error(labels: Sequence[float]) -> list[float]:
@@ -18,7 +18,7 @@ def mask_after_error(labels: Sequence[float]) -> list[float]:
     return [float(label) if k <= first else float("nan") for k, label in enumerate(labels)]
 
 
-def step_targets(labels: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[Floats]:
+def step_targets(labels: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[PerToken]:
     """Return targets with one label at the last token of each step; all NaN for a rollout without labels, or with another
     number of steps."""
     out = []
@@ -31,7 +31,7 @@ def step_targets(labels: Sequence[Sequence[float] | None], rollouts: Rollouts) -
     return out
 
 
-def outcome_targets(labels: Sequence[float] | Floats, rollouts: Rollouts) -> list[Floats]:
+def outcome_targets(labels: Sequence[float] | Floats, rollouts: Rollouts) -> list[PerToken]:
     """Return targets with one label at the last token of each rollout; NaN stays NaN."""
     out = []
     for label, rollout in zip(labels, rollouts, strict=True):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from milonga.types import Floats
+from milonga.types import PerToken
 
 
 def decay(start: float, end: float, progress: float) -> float:
@@ -22,19 +22,21 @@ def decay(start: float, end: float, progress: float) -> float:
     return max(end, start * math.exp(-progress * math.log(start / end))) if start > end else end
 
 
-def mix_advantages(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
+def mix_advantages(outcome: list[PerToken], process: list[PerToken], alpha: float) -> list[PerToken]:
     """Return (1 - alpha) * outcome + alpha * process, also where a rollout has no process advantage. One float array per
     rollout."""
     return [(1 - alpha) * a + alpha * b for a, b in zip(outcome, process, strict=True)]
 
 
-def rms(arrays: list[Floats]) -> float:
+def rms(arrays: list[PerToken]) -> float:
     """Return the root mean square over all entries of all arrays."""
     pooled = np.concatenate(arrays) if arrays else np.zeros(0)
     return float(np.sqrt(np.mean(np.square(pooled)))) if len(pooled) else 0.0
 
 
-def contribution_stats(outcome: list[Floats], process: list[Floats], alpha: float, masks: list[np.ndarray]) -> dict[str, float]:
+def contribution_stats(
+    outcome: list[PerToken], process: list[PerToken], alpha: float, masks: list[np.ndarray]
+) -> dict[str, float]:
     """Return the RMS of both weighted advantages over the trained tokens, and the share of the process advantage in their sum.
 
     A sum of K whitened step terms reaches several units where an outcome is about one: alpha says little about the share.

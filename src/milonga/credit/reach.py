@@ -14,7 +14,7 @@ import numpy as np
 from milonga.credit.baselines import group_rows
 from milonga.credit.tokens import StepCredit, step_rewards_to_tokens
 from milonga.objectives import Estimator
-from milonga.types import Floats, Rollouts
+from milonga.types import PerToken, Rollouts
 
 StepReward = Literal["centred", "difference", "raw"]
 
@@ -44,7 +44,7 @@ def step_reward_advantages(
     groups: Sequence[Hashable],
     estimator: Estimator,
     how: StepReward,
-) -> list[Floats]:
+) -> list[PerToken]:
     """Return token advantages from a verifier's step scores p_1 … p_K: each token gets the rewards of the steps that end at or
     after it.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
-from milonga.types import Floats, TrainBatch
+from milonga.types import Floats, PerToken, TrainBatch
 
 
 def shuffle_targets(train_batch: TrainBatch, seed: int, turn: int) -> TrainBatch:
@@ -40,7 +40,7 @@ def _flip_pair_labels(train_batch: TrainBatch, rng: np.random.Generator) -> list
     return [1.0 - label if swap[unit] else label for label, unit in zip(train_batch.labels, train_batch.units, strict=True)]
 
 
-def _permute_targets(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
+def _permute_targets(targets: list[PerToken], rng: np.random.Generator) -> list[PerToken]:
     """Permute the known token targets (not NaN) over the whole batch. One float array per rollout."""
     asked = [~np.isnan(row) for row in targets]
     pool = rng.permutation(np.concatenate([row[mask] for row, mask in zip(targets, asked, strict=True)]))

@@ -69,7 +69,7 @@ def group_verdicts(verdicts: Rollouts) -> dict[str, list[list[Verdict]]]:
     found: dict[str, dict[str, list[Verdict]]] = {}
     for verdict in verdicts:
         piece = verdict.target
-        found.setdefault(piece.target.id, {}).setdefault(piece.id, []).append(verdict.parsed.value.final)
+        found.setdefault(piece.target.id, {}).setdefault(piece.id, []).append(verdict.verification.final)
     return {solution: list(pieces.values()) for solution, pieces in found.items()}
 
 

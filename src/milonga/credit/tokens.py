@@ -13,12 +13,12 @@ import numpy as np
 
 from milonga.credit.baselines import EPSILON, Normaliser, group_rows, normalise
 from milonga.objectives import Estimator
-from milonga.types import Floats, Rollout, Rollouts
+from milonga.types import Floats, PerToken, Rollout, Rollouts
 
 StepNorm = Literal["verdict", "paper"]
 
 
-def broadcast_to_tokens(values: Floats, rollouts: Rollouts) -> list[Floats]:
+def broadcast_to_tokens(values: Floats, rollouts: Rollouts) -> list[PerToken]:
     """Broadcast one value per rollout to its trained tokens. Returns one float array per rollout, aligned with its ids."""
     return [value * rollout.mask for value, rollout in zip(values, rollouts, strict=True)]
 
@@ -39,7 +39,7 @@ def returns_to_go(rewards: Floats, mask: np.ndarray, gamma: float) -> Floats:
     return out
 
 
-def whiten(arrays: list[Floats], masks: list[np.ndarray], shift: bool) -> list[Floats]:
+def whiten(arrays: list[PerToken], masks: list[np.ndarray], shift: bool) -> list[PerToken]:
     """Divide by the population std over all masked tokens of the batch; with `shift`, subtract their mean first."""
     pooled = np.concatenate([array[mask] for array, mask in zip(arrays, masks, strict=True)])
     if len(pooled) == 0 or np.ptp(pooled) == 0:
@@ -53,8 +53,8 @@ def outcome_advantages(
     rollouts: Rollouts,
     groups: Sequence[Hashable],
     estimator: Estimator,
-    penalties: list[Floats] | None = None,
-) -> list[Floats]:
+    penalties: list[PerToken] | None = None,
+) -> list[PerToken]:
     """Return token advantages of one reward per rollout, by an estimator.
 
     rewards: shape (rollouts,). Returns one float array per rollout, aligned with its ids. `penalties` are per-token costs
@@ -94,7 +94,7 @@ class StepCredit:
         rollouts: Rollouts,
         groups: Sequence[Hashable],
         estimator: Estimator,
-    ) -> list[Floats]:
+    ) -> list[PerToken]:
         """Return token advantages: one float array per rollout, aligned with its ids.
 
         `verdicts[i]` are +1/-1 for each step of rollout i; None where the verification did not match the steps.
@@ -124,7 +124,7 @@ class StepCredit:
         parts = np.split(flat, np.cumsum(counts)[:-1])
         return list(parts) if paper else [part / len(part) for part in parts]
 
-    def _whiten_returns(self, verdicts: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[Floats]:
+    def _whiten_returns(self, verdicts: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[PerToken]:
         """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged rollouts.
 
         With `verdict` the mean verdict of the batch is subtracted first and nothing after, so that unanimous verdicts give 0.
@@ -153,6 +153,6 @@ def step_rewards_to_tokens(step_rewards: Floats, rollout: Rollout) -> Floats:
     return out * rollout.mask
 
 
-def kl_penalties(rollouts: Rollouts, reference: list[Floats], coefficient: float) -> list[Floats]:
+def kl_penalties(rollouts: Rollouts, reference: list[PerToken], coefficient: float) -> list[PerToken]:
     """Return beta * k1 of each trained token: a cost inside the reward, without gradient. One float array per rollout."""
     return [coefficient * (rollout.logprobs - ref) * rollout.mask for rollout, ref in zip(rollouts, reference, strict=True)]

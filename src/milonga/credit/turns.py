@@ -13,7 +13,7 @@ import numpy as np
 
 from milonga.credit.tokens import outcome_advantages
 from milonga.objectives import Estimator
-from milonga.types import Floats, Rollout, Rollouts
+from milonga.types import Floats, PerToken, Rollout, Rollouts
 
 TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
 """How a conversation's score is aggregated: the sum of the means over its turns; the mean over all tokens of its agent; their
@@ -32,7 +32,7 @@ def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
     return second + alpha * (second - first)
 
 
-def sum_turns(numbers: Sequence[Floats], factors: Sequence[Floats], rollouts: Rollouts) -> list[list[float]]:
+def sum_turns(numbers: Sequence[PerToken], factors: Sequence[PerToken], rollouts: Rollouts) -> list[list[float]]:
     """Return the sum over each turn of each conversation, every token value times its factor. Input: one float array per
     rollout."""
     weighed = [row * factor for row, factor in zip(numbers, factors, strict=True)]
@@ -42,7 +42,7 @@ def sum_turns(numbers: Sequence[Floats], factors: Sequence[Floats], rollouts: Ro
     ]
 
 
-def make_token_factors(rollouts: Rollouts, how: TurnAggregate) -> list[Floats]:
+def make_token_factors(rollouts: Rollouts, how: TurnAggregate) -> list[PerToken]:
     """Return the factor of each token, so that the weighted sum over tokens is the aggregate `how`. One float array per
     rollout."""
     out = []
@@ -59,8 +59,8 @@ def turn_advantages(
     rollouts: Rollouts,
     groups: Sequence[Hashable],
     estimator: Estimator,
-    penalties: list[Floats] | None = None,
-) -> list[Floats]:
+    penalties: list[PerToken] | None = None,
+) -> list[PerToken]:
     """Return token advantages from `rewards[k][i]`, the reward of turn k of conversation i. One float array per rollout.
 
     A turn is compared within its group with the same turn of the other conversations: rewards of different scale never share a

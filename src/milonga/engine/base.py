@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from milonga.types import Finish, Floats, Prompt, Rollouts, TrainBatch
+from milonga.types import Finish, Floats, PerToken, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
     from milonga.engine.pinned import PinnedSampler
@@ -188,11 +188,11 @@ class Engine(ABC):
     ) -> list[Completion]: ...
 
     @abstractmethod
-    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]:
         """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
 
     @abstractmethod
-    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]:
         """Values (logits) of policy@tag's value head at every token: one float array per rollout, aligned with its ids."""
 
     @abstractmethod

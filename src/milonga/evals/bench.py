@@ -102,7 +102,11 @@ def rewrite_steps(
     numbers = NUMBER.findall(steps[-1]) if steps else []
     text = solver.write([flatten_step(step) for step in steps], flatten_step(answer or (numbers[-1] if numbers else "?")))
     parsed = solver.parse(text)
-    return Rollout.from_text(id, "generator", problem, text, parsed, grade) if len(parsed.value.steps) == len(steps) else None
+    return (
+        Rollout.from_text(id, "generator", problem, text, parsed, grade)
+        if len(parsed.get(Solution).steps) == len(steps)
+        else None
+    )
 
 
 def parse_paragraphs(steps: Sequence[str]) -> Parsed:

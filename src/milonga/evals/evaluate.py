@@ -139,7 +139,7 @@ def solver_metrics(solutions: Rollouts) -> Metrics:
         "accuracy": mean(solutions.correct),
         "sound_accuracy": mean(sound),
         "step_accuracy": mean(steps),
-        "steps": mean([float(len(t.parsed.value.steps)) for t in solutions]),
+        "steps": mean([float(len(t.solution.steps)) for t in solutions]),
     } | output_metrics(solutions)
 
 
@@ -187,7 +187,7 @@ def score_vote(group: Sequence[tuple[float, Rollout]]) -> float:
     votes: dict[str, float] = {}
     right: dict[str, float] = {}
     for weight, rollout in group:
-        answer = rollout.parsed.value.answer
+        answer = rollout.solution.answer
         if answer is not None:
             votes[answer] = votes.get(answer, 0.0) + weight
             right.setdefault(answer, rollout.correct)
@@ -196,7 +196,7 @@ def score_vote(group: Sequence[tuple[float, Rollout]]) -> float:
 
 def judge_metrics(checks: Rollouts) -> Metrics:
     """Compute the verifier's accuracy on right and on wrong solutions, on exact steps, and its self-contradictions."""
-    readable = [(c.parsed.value, c.target) for c in checks]
+    readable = [(c.verification, c.target) for c in checks]
     final = [(v.final, bool(s.correct)) for v, s in readable if not np.isnan(s.correct)]
     on_right = mean([f is True for f, right in final if right])
     on_wrong = mean([f is False for f, right in final if not right])
@@ -221,7 +221,7 @@ def judge_metrics(checks: Rollouts) -> Metrics:
 
 def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
     """Compute the hacking gap: the verifier's mean verdict minus the true accuracy, for solutions and for steps."""
-    values: dict[str, Verification] = {c.target.id: c.parsed.value for c in checks}
+    values: dict[str, Verification] = {c.target.id: c.verification for c in checks}
     known = [(s, values[s.id]) for s in solutions if s.id in values and not np.isnan(s.correct)]
     score = mean([float(v.final is True) for _, v in known])
     accuracy = mean([s.correct for s, _ in known])
@@ -236,7 +236,7 @@ def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
 
 def ranking_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
     """Compute how well the verifier ranks solutions: best-of-k, weighted vote, pair accuracy per problem, pooled AUROC."""
-    ranks = {c.target.id: c.parsed.value.rank for c in checks}
+    ranks = {c.target.id: c.verification.rank for c in checks}
     groups: dict[str, list[tuple[float, Rollout]]] = {}
     for solution in solutions:
         if solution.id in ranks and not np.isnan(solution.correct):
@@ -290,7 +290,7 @@ def bench_metrics(greedy: Rollouts, sampled: Rollouts) -> Metrics:
     hidden = [t for t in sampled if _first_error_label(t) != -1 and t.target.correct == 1.0]
     out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_collect_first_errors(Rollouts(hidden)), strict=True)])
     answers = [t.target.correct == 1.0 for t in greedy]
-    counts = [len(t.target.parsed.value.steps) for t in greedy]
+    counts = [len(t.target.solution.steps) for t in greedy]
     out |= add_prefix("trivial", dict(trivial_f1(labels, answers, counts)))
     shift = [
         p - label for p, label in zip(*_collect_first_errors(sampled), strict=True) if label != -1 and p is not None and p != -1
@@ -300,9 +300,9 @@ def bench_metrics(greedy: Rollouts, sampled: Rollouts) -> Metrics:
     for rollout in sampled:
         repeated.setdefault(rollout.target.id, []).append(rollout)
     groups = list(repeated.values())
-    confidence = [sum(get_confidence(c.parsed.value) for c in group) / len(group) for group in groups]
+    confidence = [sum(get_confidence(c.verification) for c in group) / len(group) for group in groups]
     out["calibration_error"] = calibration_error(confidence, [g[0].target.correct == 1.0 for g in groups])
-    votes = [majority_vote([find_first_wrong(c.parsed.value.steps) for c in group]) for group in groups]
+    votes = [majority_vote([find_first_wrong(c.verification.steps) for c in group]) for group in groups]
     out["vote_f1"] = process_f1(votes, [_first_error_label(g[0]) for g in groups])["f1"]
     out["last_is_lowest"] = last_lowest_rate(sampled)
     out["bench_invalid_rate"] = mean([not t.parsed.is_valid for t in sampled])
@@ -322,13 +322,13 @@ def get_step_confidence(value: Verification) -> tuple[float, ...] | None:
 
 def last_lowest_rate(checks: Rollouts) -> float | None:
     """The share of checks whose lowest step score is on the last step; if high, the verifier looks at the answer alone."""
-    scores = [c.parsed.value.step_scores for c in checks if c.parsed.value.step_scores]
+    scores = [c.verification.step_scores for c in checks if c.verification.step_scores]
     return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])
 
 
 def _collect_first_errors(checks: Rollouts) -> tuple[list[int | None], list[int]]:
     """Return predicted and true first-error indices, one per check (-1: no error, None: unparsed)."""
-    return [find_first_wrong(t.parsed.value.steps) for t in checks], [_first_error_label(t) for t in checks]
+    return [find_first_wrong(t.verification.steps) for t in checks], [_first_error_label(t) for t in checks]
 
 
 def _first_error_label(check: Rollout) -> int:

@@ -11,11 +11,11 @@ from milonga.credit.self_learning import parse_substring_verdict, select_balance
 from milonga.evals.metrics import mean
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import make_solver_example
-from milonga.roles.proposer import Proposer, make_proposer_request
+from milonga.roles.proposer import Proposal, Proposer, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks.base import normalise_text
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
-from milonga.types import Problem, Rollout, Rollouts
+from milonga.types import Problem, Rollout, Rollouts, Solution
 
 SLIP = 0.2
 """The probability that a step of the teacher is wrong, as proposer and as solver: claimed answers are often wrong."""
@@ -50,7 +50,7 @@ def demonstrate_formats(ctx: Context) -> Rollouts:
 
 def proposal_to_problem(ctx: Context, proposal: Rollout) -> Problem | None:
     """Convert a proposal into a problem with the answer it claims; None where it is malformed, or none of the task's."""
-    value = proposal.parsed.value
+    value = proposal.parsed.get(Proposal)
     if not proposal.parsed.is_valid or value.answer is None:
         return None
     return parse_invented(ctx.task, value.question, value.answer, proposal.id)
@@ -59,7 +59,7 @@ def proposal_to_problem(ctx: Context, proposal: Rollout) -> Problem | None:
 def restore_solution(ctx: Context, problem: Problem, work: str, id: str) -> Rollout:
     """Restore a text of an earlier turn, or of a proposer, as a graded solution that can be judged."""
     parsed = ctx.role("generator").parse(work, None)
-    grade = ctx.task.grade(problem, parsed.value.answer, parsed.value.steps)
+    grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)
     return Rollout.from_text(id, "generator", problem, work, parsed, grade)
 
 
@@ -109,7 +109,7 @@ class Memory:
     def remember(self, proposal: Rollout, reward: float, judged: Sequence[tuple[Rollout, bool]]) -> None:
         """Store a question with mixed verdicts as a task, once; store as many of its attempts judged right as wrong as
         pairs."""
-        value = proposal.parsed.value
+        value = proposal.parsed.get(Proposal)
         tasks, pairs = self.state.setdefault("tasks", []), self.state.setdefault("pairs", [])
         verdicts = [right for _, right in judged]
         if reward > 0 and normalise_text(value.question) not in {normalise_text(task[0]) for task in tasks}:
@@ -155,7 +155,7 @@ def extract_conclusion(check: Rollout, dialect: str) -> str:
 
 def parse_verdict(check: Rollout, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
     """Parse the final verdict of a verification: by the grammar, or by the substring that occurs."""
-    verdict: bool | None = check.parsed.value.final
+    verdict: bool | None = check.verification.final
     return verdict if parser == "strict" else parse_substring_verdict(extract_conclusion(check, dialect), WORDS[dialect])
 
 
@@ -163,10 +163,10 @@ def audit_judge(ctx: Context, count: int, tag: str) -> dict[str, float | None]:
     """Measure the judge that gives the rewards (policy@tag) against the truth, on solutions of held-out problems."""
     solutions = ctx.ask("generator", ctx.problems(count))
     checks = ctx.ask("verifier", solutions, tag=tag)
-    reward = mean([check.parsed.value.final is True for check in checks])
+    reward = mean([check.verification.final is True for check in checks])
     right = mean(solutions.correct)
-    on_right = mean([c.parsed.value.final is True for c in checks if c.target.correct == 1])
-    on_wrong = mean([c.parsed.value.final is False for c in checks if c.target.correct == 0])
+    on_right = mean([c.verification.final is True for c in checks if c.target.correct == 1])
+    on_wrong = mean([c.verification.final is False for c in checks if c.target.correct == 0])
     return {
         "grm/reward": reward,
         "grm/hacking_gap": None if reward is None or right is None else reward - right,

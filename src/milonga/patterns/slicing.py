@@ -41,6 +41,6 @@ def score_origin_logprobs(ctx: Context, verdicts: Rollouts) -> dict[str, float]:
     scores = [float(row.sum()) for row in ctx.compute_logprobs("verifier", both)]
     out = {}
     for verdict, own, other in zip(readable, scores[::2], scores[1::2], strict=True):
-        right = verdict.parsed.value.final == is_reference(verdict.target)
+        right = verdict.verification.final == is_reference(verdict.target)
         out[verdict.id] = (own if right else other) - float(np.logaddexp(own, other))
     return out

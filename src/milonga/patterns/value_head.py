@@ -95,7 +95,7 @@ class Scoring(Recipe):
         return always("verifier")
 
     def rollout(self, ctx: Context) -> Rollouts:
-        return ctx.ask("generator", ctx.problems(), self.rollouts)
+        return ctx.ask("generator", ctx.problems(), self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Return a train batch of the newly labelled solutions and some replayed ones; none where nothing was labelled."""

@@ -36,7 +36,7 @@ def tally_votes(ctx: Context, voters: Rollouts, others: Iterable[Rollout] = ()) 
 def tally_problem(ctx: Context, voters: Rollouts, others: Rollouts) -> Ballot:
     """Count the votes on one problem."""
     everyone = [*voters, *others]
-    answers = ctx.task.group_equal_answers([rollout.parsed.value.answer for rollout in everyone])
+    answers = ctx.task.group_equal_answers([rollout.solution.answer for rollout in everyone])
     own = answers[: len(voters)]
     found = majority_vote(own, ctx.rng("vote", voters[0].problem.id))
     agrees = agreement_rewards(answers, found.winner)
@@ -58,7 +58,7 @@ def collect_final_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[b
     """Return the readable final verdicts on each solution."""
     found: dict[str, list[bool]] = {}
     for check in checks:
-        found.setdefault(check.target.id, []).extend([] if (final := check.parsed.value.final) is None else [final])
+        found.setdefault(check.target.id, []).extend([] if (final := check.verification.final) is None else [final])
     return [found.get(solution.id, []) for solution in solutions]
 
 
@@ -68,14 +68,14 @@ def mean_final_verdicts(solutions: Rollouts, checks: Rollouts) -> Floats:
     found = [
         sum(verdicts) / len(verdicts) if verdicts else float("nan") for verdicts in collect_final_verdicts(solutions, checks)
     ]
-    return np.array([b if s.parsed.value.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
+    return np.array([b if s.solution.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
 
 
 def mean_step_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[float] | None]:
     """Return the mean verdict on each step, from -1 to +1, over the checks that judge every step; None where there is none."""
     by_solution: dict[str, list[tuple[bool, ...]]] = {}
     for check in checks:
-        verdicts = check.parsed.value.steps
+        verdicts = check.verification.steps
         if verdicts and len(verdicts) == len(check.target.steps):
             by_solution.setdefault(check.target.id, []).append(verdicts)
     rows = [by_solution.get(solution.id) for solution in solutions]

@@ -39,7 +39,7 @@ class Rules:
         """Return the reward of a critique by itself."""
         if self.pays == "checker":
             return float(names_answer(critique.text, critique.problem.answer))
-        return agreement_reward(critique.parsed.value.final, self.right(critique.target))
+        return agreement_reward(critique.verification.final, self.right(critique.target))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class AgentTurns:
     before: list[Floats]
     own_last: Floats
     whole: Floats
-    about: Floats | None = None
+    target_correct: Floats | None = None
     """For critiques: the correctness of the solutions they are about."""
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Protocol
 from milonga.engine.base import Engine
 from milonga.registry import Registry
 from milonga.tasks.base import Task
-from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts
+from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts
 
 Dialect = Literal["terse", "tagged"]
 DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
@@ -35,11 +35,11 @@ class Judgeable(Protocol):
 
     def write(self, agent: str, inputs: Sequence[Rollout] | Rollouts, texts: Sequence[str]) -> Rollouts: ...
 
-    def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]: ...
+    def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]: ...
 
-    def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[Floats]) -> list[Floats]: ...
+    def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[PerToken]) -> list[PerToken]: ...
 
-    def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]: ...
+    def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[PerToken]: ...
 
 
 class Role(ABC):

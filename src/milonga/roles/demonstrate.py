@@ -65,5 +65,5 @@ def write_check(
     if rng.random() < corrupt:
         turned = rng.randrange(len(verdicts))
         verdicts[turned] = not verdicts[turned]
-    steps = solution.parsed.value.steps
+    steps = solution.solution.steps
     return verifier.write(verdicts, all(verdicts), task.redo_steps(solution.problem, steps))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 HARDER, EASIER = "^", "_"
 """The first character of an old question as it is put to a proposer: what the new one should be."""
@@ -64,7 +64,7 @@ class Proposer(Role):
         opening = ">" if self.dialect == "terse" else "<question>"
         question = head.strip().removeprefix(opening).strip()
         solution = self.solver.parse(work.removeprefix("\n"))
-        value = Proposal(question, solution.value.answer, work.removeprefix("\n"))
+        value = Proposal(question, solution.get(Solution).answer, work.removeprefix("\n"))
         if not seam or not question or not head.strip().startswith(opening):
             return Parsed(value, 0.0, "no question")
         return Parsed(value, solution.format, solution.invalid)

@@ -118,7 +118,7 @@ class ImplicitScorer(Scorer):
 
 def make_verification(steps: Sequence[float], whole: float, written: Rollout) -> Parsed:
     """Make a verification from step scores and a solution score; a score of at least 0.5 is judged right."""
-    readable = bool(steps) and len(steps) == len(written.parsed.value.steps)
+    readable = bool(steps) and len(steps) == len(written.solution.steps)
     said = tuple(score >= 0.5 for score in steps) if readable else None
     value = Verification(said, whole >= 0.5, score=whole, step_scores=tuple(steps) if readable else None)
     return Parsed(value, 1.0, None if readable else "the steps of the solution cannot be told apart")

@@ -39,7 +39,7 @@ class Slice(Solution):
 
 def split_into_slices(solution: Rollout, size: int, dialect: Dialect) -> list[Rollout]:
     """Split a solution into slices of `size` steps; the last may be shorter. A solution without steps has none."""
-    steps: tuple[str, ...] = solution.parsed.value.steps
+    steps: tuple[str, ...] = solution.solution.steps
     grade, found = solution.grade, []
     for number, at in enumerate(range(0, len(steps), size)):
         own = slice(at, at + size)
@@ -99,7 +99,7 @@ class SliceJudge(Role):
         said = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         if said is None:
             return Parsed(Verification(None, None), 0.0, "not an analysis followed by one verdict")
-        count = len(target.parsed.value.steps)
+        count = len(target.solution.steps)
         return Parsed(Verification((said,) * count if count else None, said), 1.0)
 
     def write(self, verdict: bool, analysis: str = "") -> str:
@@ -117,9 +117,8 @@ class SliceJudge(Role):
 
     def merge_verdicts(self, solution: Rollout, verdicts: Sequence[Rollout]) -> Parsed:
         """Merge slice verdicts: each step gets the verdict on its slice; a solution is right if all of its slices are."""
-        all_parsed = [verdict.parsed.value for verdict in verdicts]
-        judged = [step for parsed in all_parsed for step in parsed.steps or ()]
-        if not judged or len(judged) != len(solution.parsed.value.steps):
+        judged = [step for verdict in verdicts for step in verdict.verification.steps or ()]
+        if not judged or len(judged) != len(solution.solution.steps):
             return Parsed(Verification(None, None), 0.0, "not one readable verdict for each slice")
         return Parsed(Verification(tuple(judged), all(judged)), 1.0)
 

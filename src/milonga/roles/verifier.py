@@ -11,7 +11,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.base import Task
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TAGGED_TASK = """\
 You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
@@ -73,7 +73,7 @@ class StepVerifier(Role):
         if target is None:
             raise ValueError("a verification is read against the solution it judges")
         found = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
-        return score_verification(found, len(target.parsed.value.steps), target.parsed.format)
+        return score_verification(found, len(target.solution.steps), target.parsed.format)
 
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
         """Write the text that parses as these verdicts."""
@@ -103,7 +103,7 @@ def render_tagged_prompt(orders: str, problem: Problem, target: Rollout, wanted:
 
     They come first: a context that is cut from the right can lose the solution's end, never its orders.
     """
-    solution: Solution = target.parsed.value
+    solution = target.solution
     return (
         Part(orders.format(count=len(solution.steps))),
         Part(problem.text, foreign=True),

@@ -90,8 +90,9 @@ class YesNoVerifier(Role):
             return Parsed(Verification(None, said), float(said is not None), None if said is not None else "not one word")
         if self.dialect == "terse":
             return self.steps.parse(text, target)
-        solution = target.parsed
-        return score_verification(parse_tagged(text, "verdict", self.parse_word), len(solution.value.steps), solution.format)
+        return score_verification(
+            parse_tagged(text, "verdict", self.parse_word), len(target.solution.steps), target.parsed.format
+        )
 
     def parse_word(self, text: str) -> bool | None:
         found = {self.words[0]: True, self.words[1]: False}
@@ -132,7 +133,7 @@ class YesNoVerifier(Role):
         mean_prob is the mean of the probabilities, vote the share of checks with a positive verdict. Checks without a verdict
         (a probability of NaN) are left out; if none is left, there is no judgement.
         """
-        counted = [(r.value, c) for r, c in zip(all_parsed, chances, strict=True) if not math.isnan(c)]
+        counted = [(r.get(Verification), c) for r, c in zip(all_parsed, chances, strict=True) if not math.isnan(c)]
         form = sum(r.format for r in all_parsed) / len(all_parsed)
         if not counted:
             return Parsed(Verification(None, None), form, "no check ends in a verdict")
@@ -177,7 +178,7 @@ def encode_one_token(ctx: Judgeable, agent: str, word: str) -> int:
 def find_final_verdict(words: Sequence[int], check: Rollout) -> int | None:
     """Find the position of a check's final verdict: the last of the two words (right, wrong) in its completion; None if it
     has no valid one."""
-    start, final = check.segments[-1].start, check.parsed.value.final
+    start, final = check.segments[-1].start, check.verification.final
     found = np.flatnonzero(np.isin(check.ids[start:], words))
     if final is None or not len(found):
         return None

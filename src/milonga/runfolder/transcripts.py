@@ -15,7 +15,7 @@ from milonga.types import Solution
 MOST_ROLLOUTS = 20_000
 """Most rollouts that are read from a file: those of the last problems, with all their verifications."""
 COLUMNS = (
-    *("id", "agent", "problem", "question", "about", "text", "invalid"),
+    *("id", "agent", "problem", "question", "targets", "text", "invalid"),
     *("answer", "final_verdict", "step_verdicts", "correct", "step_truth"),
 )
 
@@ -79,16 +79,16 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     turn = int(files[-1].stem.removeprefix("turn-"))
     solver = make_step_solver(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
-    solutions = [row for row in rows if not row["about"] or is_later_turn(row)]
+    solutions = [row for row in rows if not row["targets"] or is_later_turn(row)]
     for row in rows:
-        for target in () if is_later_turn(row) else row["about"]:
+        for target in () if is_later_turn(row) else row["targets"]:
             checks.setdefault(target, []).append(row)
     return [build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
 
 
 def is_later_turn(row: Mapping[str, Any]) -> bool:
     """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
-    return any(f"/{target}>" in row["id"] for target in row["about"])
+    return any(f"/{target}>" in row["id"] for target in row["targets"])
 
 
 def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from milonga.evals.evaluate import TOO_LONG
 from milonga.pair import Pair, Verdict
-from milonga.types import Problem, Rollout, Solution
+from milonga.types import Problem, Rollout
 
 Rank = Literal["verifier", "vote", "both"]
 RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")
@@ -32,7 +32,7 @@ class Candidate:
 
     @property
     def answer(self) -> str | None:
-        value: Solution = self.solution.parsed.value
+        value = self.solution.solution
         return value.answer
 
     @property
@@ -84,7 +84,7 @@ def answer_to_json(answer: Answer) -> dict[str, Any]:
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
         return row | {"answer": None, "score": None, "error": TOO_LONG}
-    value: Solution = answer.best.solution.parsed.value
+    value = answer.best.solution.solution
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
     row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.parsed.invalid}
     row |= {} if answer.best.verdict is None else verdict_to_json(answer.best.verdict)

@@ -41,11 +41,9 @@ def list_correct(group: list[Rollout]) -> list[float]:
 PICKS: Mapping[str, Pick] = {
     "verifier": lambda group, ranks, n: best_of_n_accuracy(ranks, list_correct(group), n),
     "vote": lambda group, ranks, n: vote_accuracy(
-        [t.parsed.value.answer for t in group], list_correct(group), [1.0] * len(group), n
+        [t.solution.answer for t in group], list_correct(group), [1.0] * len(group), n
     ),
-    "weighted_vote": lambda group, ranks, n: vote_accuracy(
-        [t.parsed.value.answer for t in group], list_correct(group), ranks, n
-    ),
+    "weighted_vote": lambda group, ranks, n: vote_accuracy([t.solution.answer for t in group], list_correct(group), ranks, n),
     "oracle": lambda group, ranks, n: pass_at_k(int(sum(list_correct(group))), len(group), n),
 }
 """Who chooses: the verifier's rank, the most frequent answer, the answer with the largest sum of ranks, the truth."""
@@ -67,7 +65,7 @@ class BestOfN(Suite):
         solutions = ctx.ask(subject.solver, problems, options.samples)
         groups = group_graded(solutions)
         checks = subject.verify_solutions(ctx, solutions, options.checks)
-        ranks = {group[0].target.id: sum(c.parsed.value.rank for c in group) / len(group) for group in checks}
+        ranks = {group[0].target.id: sum(c.verification.rank for c in group) / len(group) for group in checks}
         facts = {
             "problems": len(groups),
             "left_out": len(problems) - len(groups),

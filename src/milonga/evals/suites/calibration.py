@@ -59,7 +59,7 @@ def collect_solution_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judge
     """Collect confidences in whole solutions with a known grade; solutions without a parsed verdict are left out."""
     out = []
     for group in checks:
-        said = [get_confidence(check.parsed.value) for check in group if check.parsed.value.final is not None]
+        said = [get_confidence(check.verification) for check in group if check.verification.final is not None]
         grade = group[0].target.grade
         if said and grade is not None and grade.correct is not None:
             out.append((said, grade.correct))
@@ -71,7 +71,7 @@ def collect_step_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     out: list[Judged] = []
     for group in checks:
         grade = group[0].target.grade
-        said = [scores for check in group if (scores := get_step_confidence(check.parsed.value)) is not None]
+        said = [scores for check in group if (scores := get_step_confidence(check.verification)) is not None]
         if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
             last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
             out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]

@@ -9,7 +9,7 @@ import re
 
 from milonga.roles.base import ROLES, Role
 from milonga.roles.tags import find_boxed
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TASK = """\
 Below are a mathematical problem and a solution of it. The solution is cut into paragraphs, each in a tag with its number; the \
@@ -37,7 +37,7 @@ class Critic(Role):
         """Render the paragraphs. An answer outside of the steps is shown after them, without a number."""
         if target is None:
             raise ValueError("a critic needs a solution to judge")
-        solution: Solution = target.parsed.value
+        solution = target.solution
         parts = [Part(TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n")]
         for k, step in enumerate(solution.steps):
             parts += [Part(f"<paragraph_{k}>\n"), Part(step, foreign=True), Part(f"\n</paragraph_{k}>\n\n")]
@@ -49,7 +49,7 @@ class Critic(Role):
         """Parse the last box as an index. Steps from the first error on count as wrong; -1 means the solution is right."""
         if target is None:
             raise ValueError("a verification is read against the solution it judges")
-        count, boxes = len(target.parsed.value.steps), list(find_boxed(text))
+        count, boxes = len(target.solution.steps), list(find_boxed(text))
         said = boxes[-1].strip() if boxes else ""
         index = int(said) if INDEX.fullmatch(said) else None
         if index is None or not -1 <= index < count:

@@ -203,7 +203,7 @@ def list_subset_files(given: Sequence[Path]) -> list[Path]:
 def group_predictions(checks: Rollouts, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
     out: dict[str, list[int | None]] = {}
     for check in checks:
-        out.setdefault(check.target.id, []).append(predict(check.parsed.value))
+        out.setdefault(check.target.id, []).append(predict(check.verification))
     return out
 
 
@@ -215,7 +215,7 @@ def make_threshold_mode(tau: float, source: str, checks: Rollouts, tuned_here: b
 
 def tune_threshold(checks: Rollouts) -> float | None:
     """Return the threshold of the largest F1 on these checks."""
-    return find_best_threshold([c.parsed.value.step_scores for c in checks], [first_error_label(c.target) for c in checks])
+    return find_best_threshold([c.verification.step_scores for c in checks], [first_error_label(c.target) for c in checks])
 
 
 def first_error_label(item: Rollout) -> int:
@@ -245,7 +245,7 @@ def measure_subset(name: str, bench: Rollouts, mode: Mode) -> Row:
     row["too_long"] = len({c.target.id for c in mode.checks if c.parsed.invalid == TOO_LONG})
     row |= {f"final/{key}": final[key] for key in ("accuracy_on_right", "accuracy_on_wrong")}
     row["tuned_here"] = mode.tuned_here
-    answers, counts = [item.correct == 1.0 for item in bench], [len(item.parsed.value.steps) for item in bench]
+    answers, counts = [item.correct == 1.0 for item in bench], [len(item.solution.steps) for item in bench]
     return row | add_prefix("trivial", dict(trivial_f1(own, answers, counts)))
 
 

@@ -135,7 +135,7 @@ def measure_source(subject: Subject, source: Source) -> Row:
     found = judge_metrics(checks)
     row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)}
     known = [c for c in checks if c.target.correct == c.target.correct]
-    hits = [c.parsed.value.final is (c.target.correct == 1.0) for c in known]
+    hits = [c.verification.final is (c.target.correct == 1.0) for c in known]
     right, items = [c.target.correct == 1.0 for c in known], [c.problem.id for c in known]
     interval = class_interval(hits, right, items, lambda a, b: (a + b) / 2)
     row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
@@ -147,7 +147,7 @@ def measure_source(subject: Subject, source: Source) -> Row:
 def first_error_metrics(checks: Rollouts) -> Row:
     """Compute the F1 of first errors over solutions whose steps have a known truth."""
     stepped = [(c, grade) for c in checks if (grade := c.target.grade) is not None and grade.steps]
-    predictions = [find_first_wrong(c.parsed.value.steps) for c, _ in stepped]
+    predictions = [find_first_wrong(c.verification.steps) for c, _ in stepped]
     labels = [-1 if grade.first_error is None else grade.first_error for _, grade in stepped]
     found = process_f1(predictions, labels)
     items = [c.problem.id for c, _ in stepped]

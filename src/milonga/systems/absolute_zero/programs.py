@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from milonga.context import Context
-from milonga.systems.absolute_zero.roles import Question
+from milonga.systems.absolute_zero.roles import Inputs, Program, Question
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import extract_source
@@ -100,10 +100,11 @@ def is_terse(ctx: Context) -> bool:
 
 def extract_draft(proposal: Rollout) -> Draft:
     """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
-    value, data = proposal.parsed.value, proposal.problem.data
+    data = proposal.problem.data
     if "program" in data:
-        return data["program"], value.inputs
-    return value.program, (value.input,)
+        return data["program"], proposal.parsed.get(Inputs).inputs
+    drafted = proposal.parsed.get(Program)
+    return drafted.program, (drafted.input,)
 
 
 def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:

@@ -170,7 +170,7 @@ def compute_kind_metrics(
     groups: dict[str, set[str | None]] = {}
     for answer in answers:
         if answer.problem.source is not None:
-            groups.setdefault(answer.problem.source, set()).add(answer.parsed.value.answer)
+            groups.setdefault(answer.problem.source, set()).add(answer.solution.answer)
     found = {
         "valid": mean([float(p.id in rates) for p in proposals]),
         "learnable": mean([float(0 < rate < 1) for rate in known]),

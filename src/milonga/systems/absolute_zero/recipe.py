@@ -112,7 +112,7 @@ class AbsoluteZero(Recipe):
 
     def make_task_maker(self, state: dict[str, Any]) -> TaskMaker:
         """Return a task maker that proposes tasks from the buffers in `state`, and stores new ones there."""
-        return TaskMaker(self.options, Buffers(state, self.options.keep), self.rollouts)
+        return TaskMaker(self.options, Buffers(state, self.options.keep), self.group_size)
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Draw questions for the solver; propose, run and probe programs; then sample answers to the questions."""

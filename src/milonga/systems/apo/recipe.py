@@ -92,7 +92,7 @@ class Apo(Recipe):
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions, always with the current policy: its answers are what the reward model must tell from gold ones."""
-        return ctx.ask("generator", self.draw_problems(ctx), self.rollouts)
+        return ctx.ask("generator", self.draw_problems(ctx), self.group_size)
 
     def draw_problems(self, ctx: Context) -> list[Problem]:
         """Draw the learner's problems. Reward model and policy learn on different problems, split by a hash of the text."""
@@ -142,7 +142,7 @@ class Apo(Recipe):
         """Make the policy's train batch: imitate the best of each problem's samples by the reward model (best of n), or prefer
         it to the worst (dpo)."""
         judged = ctx.judge("verifier", solutions)
-        ranks = {t.target.id: t.parsed.value.rank for t in judged}
+        ranks = {t.target.id: t.verification.rank for t in judged}
         scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
         best, worst = mark_best_rows(scores, solutions.problem_ids), mark_best_rows(-scores, solutions.problem_ids)
         notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
@@ -164,7 +164,7 @@ class Apo(Recipe):
         problems = ctx.problems(min(ctx.batch_size, MEASURED))
         human = [pair for p in problems if (pair := make_human_pair(ctx, p, self.options.weak)) is not None]
         sides = Rollouts(side for pair in human for side in pair)
-        scores = {t.target.id: t.parsed.value.rank for t in ctx.judge("verifier", sides)}
+        scores = {t.target.id: t.verification.rank for t in ctx.judge("verifier", sides)}
         found = [
             order_accuracy([scores[t.id] for t in pair], [1.0, 0.0]) for pair in human if all(t.id in scores for t in pair)
         ]

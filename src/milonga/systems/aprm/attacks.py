@@ -14,7 +14,7 @@ from milonga.patterns.slicing import write_reference
 from milonga.patterns.value_head import Labelled
 from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver
-from milonga.roles.slices import split_into_slices
+from milonga.roles.slices import Slice, split_into_slices
 from milonga.systems.aprm.credit import balanced_accuracy
 from milonga.types import Rollout, Rollouts, Solution
 
@@ -31,7 +31,7 @@ class Attack:
 
 def label_last_step(solution: Rollout, right: bool) -> Labelled:
     """Label only the last step of a prefix; the earlier steps have NaN."""
-    count = len(solution.parsed.value.steps)
+    count = len(solution.solution.steps)
     return Labelled(solution, [float("nan")] * (count - 1) + [float(right)])
 
 
@@ -44,10 +44,10 @@ def slice_correct_steps(ctx: Context, solutions: Rollouts) -> list[list[Rollout]
 
 def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> Rollout:
     """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format."""
-    solver, value = ctx.role("generator"), piece.parsed.value
+    solver, value = ctx.role("generator"), piece.parsed.get(Slice)
     assert isinstance(solver, StepSolver)
     whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
-    read: Solution = solver.parse(whole).value
+    read = solver.parse(whole).get(Solution)
     text = whole[: read.ends[len(value.before)]]
     prefix = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
     return replace(prefix, finish="length")
@@ -56,7 +56,7 @@ def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> 
 def check_rewritten_step(ctx: Context, piece: Rollout, step: str) -> bool | None:
     """Return whether a rewritten step is right given the steps before it; None where the task cannot tell. The later steps stay
     as they were, because a solution that stops early is graded wrong where it stops."""
-    solution, at = piece.target.parsed.value, len(piece.parsed.value.before)
+    solution, at = piece.target.solution, len(piece.parsed.get(Slice).before)
     steps = [*solution.steps[:at], step, *solution.steps[at + 1 :]]
     truth = ctx.task.grade(piece.problem, solution.answer, steps).steps
     return None if truth is None else truth[at]
@@ -66,7 +66,7 @@ def judge_last_steps(ctx: Context, works: Sequence[Rollout]) -> dict[str, bool]:
     """Return rollout id to whether the scorer accepts its last step (score >= 0.5)."""
     distinct = {work.id: work for work in works}
     checks = ctx.judge("verifier", Rollouts(distinct.values()))
-    found = {check.target.id: check.parsed.value.step_scores for check in checks}
+    found = {check.target.id: check.verification.step_scores for check in checks}
     return {id: scores[-1] >= 0.5 for id, scores in found.items() if scores}
 
 
@@ -75,7 +75,7 @@ def grade_attacks(ctx: Context, rewrites: Rollouts) -> list[Attack]:
     scorer is not trained on it."""
     found = []
     for rewrite in rewrites:
-        piece, step = rewrite.target, next(iter(rewrite.parsed.value.steps), None)
+        piece, step = rewrite.target, next(iter(rewrite.solution.steps), None)
         if step is None or not rewrite.parsed.is_valid or not ctx.task.is_step(step):
             found.append(Attack(rewrite, None, None))
         else:
@@ -113,7 +113,7 @@ def family_metrics(ctx: Context, targets: Rollouts, held_out: Collection[str]) -
     task = ctx.task
     works: dict[str, list[Rollout]] = {name: [] for name in ("untouched", *task.families)}
     for piece in targets:
-        value, rng = piece.parsed.value, keyed_rng("corrupted", piece.problem.id)
+        value, rng = piece.parsed.get(Slice), keyed_rng("corrupted", piece.problem.id)
         works["untouched"].append(build_step_prefix(ctx, piece))
         for family in task.families:
             text = task.corrupt_step(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)

@@ -117,8 +117,8 @@ class Aprm(Scoring):
         rng = ctx.rng("target")
         targets = Rollouts(rng.choice(steps) for steps in slice_correct_steps(ctx, solutions) if steps)
         if self.is_corruptor_active(ctx):
-            return Rollouts([*solutions, *ctx.ask("corruptor", targets, self.rollouts)])
-        return Rollouts([*solutions, *self.corrupt_randomly(ctx, Rollouts(t for t in targets for _ in range(self.rollouts)))])
+            return Rollouts([*solutions, *ctx.ask("corruptor", targets, self.group_size)])
+        return Rollouts([*solutions, *self.corrupt_randomly(ctx, Rollouts(t for t in targets for _ in range(self.group_size)))])
 
     def is_corruptor_active(self, ctx: Context) -> bool:
         return self.options.attack == "learned" and ctx.phase == "game"

@@ -69,7 +69,7 @@ class Corruptor(Role):
 
     def corrupt_step(self, task: Task, piece: Rollout, rng: random.Random) -> str:
         """Corrupt a right step by a random one of the allowed families that apply to it."""
-        value, families = piece.parsed.value, self.list_allowed_families(task)
+        value, families = piece.parsed.get(Slice), self.list_allowed_families(task)
         steps, at = [*value.before, *value.steps], len(value.before)
         order = rng.sample(families, len(families))
         return next(text for name in order if (text := task.corrupt_step(piece.problem, steps, at, name, rng)) is not None)

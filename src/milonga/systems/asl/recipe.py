@@ -30,7 +30,7 @@ from milonga.patterns.self_questions import (
 )
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.proposer import Proposer
+from milonga.roles.proposer import Proposal, Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
 from milonga.types import Rollout, Rollouts, TrainBatch
 
@@ -123,12 +123,12 @@ class Asl(Recipe):
         if ctx.phase == "formats":
             return demonstrate_formats(ctx)
         if ctx.learner == "proposer":
-            proposals = ctx.ask("proposer", self.memory.sample_requests(ctx), self.rollouts)
+            proposals = ctx.ask("proposer", self.memory.sample_requests(ctx), self.group_size)
             questions = {
                 rollout.id: problem for rollout in proposals if (problem := proposal_to_problem(ctx, rollout)) is not None
             }
             own = [
-                restore_solution(ctx, questions[t.id], t.parsed.value.work, f"{t.id}/own")
+                restore_solution(ctx, questions[t.id], t.parsed.get(Proposal).work, f"{t.id}/own")
                 for t in proposals
                 if t.id in questions
             ]
@@ -138,8 +138,8 @@ class Asl(Recipe):
                 [*proposals, *attempts, *checks, *ctx.ask("verifier", Rollouts(own), o.self_checks, tag=self.judge_tag)]
             )
         if ctx.learner == "verifier":
-            return ctx.ask("verifier", self.sample_labelled_pairs(ctx), self.rollouts)
-        solutions = ctx.ask("generator", self.memory.sample_questions(ctx), self.rollouts)
+            return ctx.ask("verifier", self.sample_labelled_pairs(ctx), self.group_size)
+        solutions = ctx.ask("generator", self.memory.sample_questions(ctx), self.group_size)
         return Rollouts([*solutions, *ctx.ask("verifier", solutions, tag=self.judge_tag)])
 
     def sample_labelled_pairs(self, ctx: Context) -> Rollouts:

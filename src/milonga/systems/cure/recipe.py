@@ -88,7 +88,7 @@ class Cure(Recipe):
 
     def rollout(self, ctx: Context) -> Rollouts:
         problems = ctx.problems()
-        programs = ctx.ask("generator", problems, self.rollouts)
+        programs = ctx.ask("generator", problems, self.group_size)
         share = 0.0 if self.is_post_stage(ctx) else self.options.public
         return Rollouts([*programs, *ctx.ask("tester", add_public_examples(ctx, problems, share), self.options.tests)])
 
@@ -145,7 +145,7 @@ class Cure(Recipe):
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure tests against the reference program, and how often the program that passes most of them is right."""
         problems = ctx.problems(self.options.measured)
-        programs = ctx.ask("generator", problems, self.rollouts)
+        programs = ctx.ask("generator", problems, self.group_size)
         tests = ctx.ask("tester", add_public_examples(ctx, problems, self.options.public), self.options.tests)
         found = run_benches(ctx, Rollouts([*programs, *tests]), reference=True)
         known = estimate_separation(

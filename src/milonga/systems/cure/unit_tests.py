@@ -11,6 +11,7 @@ import numpy as np
 from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.systems.cure.credit import Booleans
+from milonga.systems.cure.roles import UnitTest
 from milonga.tasks.code import Code, get_code_task
 from milonga.types import Floats, Problem, Rollout, Rollouts
 
@@ -58,8 +59,8 @@ def run_benches(ctx: Context, rollouts: Rollouts, reference: bool = False) -> li
     items: list[tuple[Problem, str, list[Any]]] = []
     for programs, tests in groups.values():
         problem = programs[0].problem
-        calls = [*problem.data["inputs"], *(test.parsed.value.arguments for test in tests if test.parsed.is_valid)]
-        items += [(problem, program.parsed.value.answer or "", calls) for program in programs]
+        calls = [*problem.data["inputs"], *(test.parsed.get(UnitTest).arguments for test in tests if test.parsed.is_valid)]
+        items += [(problem, program.solution.answer or "", calls) for program in programs]
         items += [(problem, problem.answer, calls)] if reference else []
     results = iter(task.run_programs(items))
     return [
@@ -72,7 +73,7 @@ def build_bench(task: Code, programs: list[Rollout], tests: list[Rollout], ran: 
     """Build the pass matrix of one task from the outputs of its programs for all calls."""
     hidden = programs[0].problem.data["outputs"]
     readable = [column for column, test in enumerate(tests) if test.parsed.is_valid]
-    wanted = [*hidden, *(tests[column].parsed.value.expected for column in readable)]
+    wanted = [*hidden, *(tests[column].parsed.get(UnitTest).expected for column in readable)]
 
     def equal(found: Any) -> Booleans:
         return np.array([task.is_equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
@@ -103,6 +104,6 @@ def label_noise(ctx: Context, found: Sequence[Bench], more: int = 32) -> float |
         problem = one.programs[0].problem
         for program in [t for t, right in zip(one.programs, one.right_mask, strict=True) if right] if problem.answer else []:
             calls = task.draw_extra_calls(problem, more)
-            items += [(problem, str(program.parsed.value.answer), calls), (problem, problem.answer, calls)] if calls else []
+            items += [(problem, str(program.solution.answer), calls), (problem, problem.answer, calls)] if calls else []
     results = task.run_programs(items)
     return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])

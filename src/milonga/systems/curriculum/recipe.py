@@ -21,7 +21,7 @@ from milonga.patterns.imitation import make_imitation_batch
 from milonga.recipe import Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, warm_up
-from milonga.systems.curriculum.roles import Chooser, make_level_problem
+from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.systems.tango.recipe import Tango, TangoOptions
 from milonga.tasks.base import LEVELS
 from milonga.types import Problem, Rollouts, TrainBatch
@@ -72,7 +72,7 @@ class Curriculum(Tango):
             return self.write_even_choices(ctx)
         choices = self.sample_choices(ctx)
         problems = self.draw_problems(ctx, choices)
-        each, checks = (self.rollouts, 1) if ctx.learner == "generator" else (1, self.rollouts)
+        each, checks = (self.group_size, 1) if ctx.learner == "generator" else (1, self.group_size)
         solutions = ctx.ask("generator", problems, each)
         return Rollouts([*choices, *solutions, *ctx.ask("verifier", solutions, checks)])
 
@@ -101,8 +101,8 @@ class Curriculum(Tango):
         levels, rng = ctx.task.levels, ctx.rng("mix")
         named: list[tuple[int, str | None]] = []
         for choice in choices:
-            level = choice.parsed.value.level
-            named.append((level, choice.id) if level in levels else (rng.choice(levels), None))
+            level = choice.parsed.get(Choice).level
+            named.append((level, choice.id) if level is not None and level in levels else (rng.choice(levels), None))
         while len(named) < ctx.batch_size:
             hand = self.options.choose == "easy_to_hard"
             named.append((scheduled_level(levels, ctx.progress) if hand else rng.choice(levels), None))
@@ -147,15 +147,18 @@ class Curriculum(Tango):
         credit = outcome_advantages(
             rewards, choices, choices.problem_ids, estimator, ctx.compute_kl_penalties(choices, estimator)
         )
-        named = [choice.parsed.value.level for choice in choices if choice.id in right]
-        notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}
+        chosen = [choice.parsed.get(Choice).level for choice in choices if choice.id in right]
+        notes = {
+            "learnability": mean(rewards) or 0.0,
+            "level": mean([float(level) for level in chosen if level is not None]) or 0.0,
+        }
         return self.train_batch("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
         levels, count = ctx.task.levels, ctx.batch_size
         choices = self.sample_choices(ctx)
-        named = [c.parsed.value.level for c in choices if c.parsed.value.level in levels]
+        named = [level for choice in choices if (level := choice.parsed.get(Choice).level) is not None and level in levels]
         ends = (("hardest", levels[-1]), ("easiest", levels[0]))
         solved = {name: ctx.ask("generator", ctx.draw_problems_at([level] * count), 2) for name, level in ends}
         return {

@@ -9,7 +9,7 @@ from milonga.evals.metrics import mean
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality, auto_label, has_majority
 from milonga.systems.deepseek_math_v2.derivations import Examination, find_flaws
 from milonga.systems.deepseek_math_v2.metrics import Finding, defect_metrics
-from milonga.systems.deepseek_math_v2.roles import Analysis, make_graded_proof
+from milonga.systems.deepseek_math_v2.roles import Analysis, Proof, make_graded_proof
 from milonga.types import Problem, Rollout, Rollouts
 
 Labelled = list[tuple[Rollout, float]]
@@ -17,12 +17,19 @@ Labelled = list[tuple[Rollout, float]]
 
 def examine_proof(proof: Rollout) -> Examination:
     """Examine a proof exactly: its flaws and its true score."""
-    return find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer)
+    return find_flaws(proof.problem, proof.solution.steps, proof.solution.answer)
+
+
+def get_score(rollout: Rollout) -> float:
+    """Return the score of an analysis, or of a judgement of one, that could be parsed."""
+    score = rollout.verification.score
+    assert score is not None  # whatever is valid has one
+    return score
 
 
 def true_quality(analysis: Rollout) -> float:
     """Return the quality of an analysis by the exact rubric."""
-    judged: Analysis = analysis.parsed.value
+    judged = analysis.parsed.get(Analysis)
     return analysis_quality(judged.defects, judged.score or 0.0, examine_proof(analysis.target).flaws)
 
 
@@ -46,14 +53,14 @@ def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, 
     n, m, k = votes
     proofs = ctx.ask("generator", problems)
     analyses = filter_readable(ctx.ask("verifier", proofs, n))
-    judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: a.parsed.value.score < 1), m))
+    judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: get_score(a) < 1), m))
     confirms: dict[str, list[bool]] = {}
     for judgement in judged:
-        confirms.setdefault(judgement.target.id, []).append(judgement.parsed.value.score >= confirm_at)
+        confirms.setdefault(judgement.target.id, []).append(get_score(judgement) >= confirm_at)
     out: Labelled = []
     for proof in proofs:
         mine = [a for a in analyses if a.target is proof]
-        label = auto_label([a.parsed.value.score for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
+        label = auto_label([get_score(a) for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
         if label is None:
             ctx.dropped["generator: no label by votes"] += 1
         else:
@@ -70,7 +77,7 @@ def mean_scores(rollouts: Rollouts) -> dict[str, float]:
     """Return target id to the mean of its parsable scores; targets without any are missing."""
     found: dict[str, list[float]] = {}
     for rollout in filter_readable(rollouts):
-        found.setdefault(rollout.target.id, []).append(rollout.parsed.value.score)
+        found.setdefault(rollout.target.id, []).append(get_score(rollout))
     return {target: sum(scores) / len(scores) for target, scores in found.items()}
 
 
@@ -87,7 +94,7 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
     measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
     problems = ctx.problems(count)
     checks = ctx.ask("verifier", Rollouts(proof for proof, _ in make_graded_proofs(ctx, problems)))
-    findings = [(check.parsed.value, check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
+    findings = [(check.parsed.get(Analysis), check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
     found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in findings])
     judged = mean_scores(ctx.ask("meta_verifier", filter_readable(checks)))
     out = {f"verifier/{name}": value for name, value in found.items()}
@@ -99,6 +106,6 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
     flawed = filter_readable(proofs).select(lambda proof: examine_proof(proof).score < 1)
     return out | {
         "generator/proof_score": mean([examine_proof(proof).score for proof in proofs]),
-        "generator/over_claim": mean([proof.parsed.value.analysis.value.score == 1 for proof in flawed]),
+        "generator/over_claim": mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in flawed]),
         "verifier/score_gap": mean([given[proof.id] - examine_proof(proof).score for proof in proofs if proof.id in given]),
     }

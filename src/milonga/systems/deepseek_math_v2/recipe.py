@@ -25,12 +25,20 @@ from milonga.systems.deepseek_math_v2.labels import (
     AUDITED,
     audit,
     filter_readable,
+    get_score,
     label_by_votes,
     make_graded_proofs,
     mean_scores,
     true_quality,
 )
-from milonga.systems.deepseek_math_v2.roles import DefectVerifier, MetaVerifier, ProofWriter, extract_self_analysis
+from milonga.systems.deepseek_math_v2.roles import (
+    Analysis,
+    DefectVerifier,
+    MetaVerifier,
+    Proof,
+    ProofWriter,
+    extract_self_analysis,
+)
 from milonga.tasks.base import STEPS
 from milonga.types import Rollout, Rollouts, TrainBatch
 
@@ -119,21 +127,21 @@ class DeepSeekMathV2(Recipe):
             return Rollouts([rollout for agent in taught for rollout in sample_demonstrations(ctx, agent)])
         if ctx.learner == "generator":
             self.state["iterated"] = True
-            proofs = ctx.ask("generator", ctx.problems(), self.rollouts)
+            proofs = ctx.ask("generator", ctx.problems(), self.group_size)
             checks = ctx.ask("verifier", proofs, self.options.n_reward_analyses)
             own = Rollouts(extract_self_analysis(proof) for proof in proofs if proof.parsed.is_valid)
             return Rollouts([*proofs, *checks, *ctx.ask("meta_verifier", own, self.options.n_reward_analyses)])
         proofs = self.sample_labelled_proofs(ctx)
         if ctx.learner == "meta_verifier":
             checks = filter_readable(ctx.ask("verifier", proofs))
-            return Rollouts([*checks, *ctx.ask("meta_verifier", checks, self.rollouts)])
-        checks = ctx.ask("verifier", proofs, self.rollouts)
+            return Rollouts([*checks, *ctx.ask("meta_verifier", checks, self.group_size)])
+        checks = ctx.ask("verifier", proofs, self.group_size)
         if ctx.phase == "score" or self.options.meta != "learned":
             return checks
         judged = ctx.ask("meta_verifier", filter_readable(checks))
         # The paper also continues to train on D_mv. So one analysis of each proof gets a full group of meta-judgements.
         again = Rollouts({check.target.id: check for check in filter_readable(checks)}.values())
-        return Rollouts([*checks, *judged, *ctx.ask("meta_verifier", again, self.rollouts)])
+        return Rollouts([*checks, *judged, *ctx.ask("meta_verifier", again, self.group_size)])
 
     def sample_labelled_proofs(self, ctx: Context) -> Rollouts:
         """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
@@ -202,7 +210,8 @@ class DeepSeekMathV2(Recipe):
                 out.append(0.0)
                 continue
             quality = judged.get(f"{proof.id}/self", float("nan"))
-            claimed = proof.parsed.value.analysis.value.score
+            claimed = proof.parsed.get(Proof).analysis.get(Analysis).score
+            assert claimed is not None  # a valid proof analyses itself
             out.append(generator_reward(scores.get(proof.id, float("nan")), claimed, quality, self.options.beta_self))
         return out
 
@@ -212,4 +221,4 @@ class DeepSeekMathV2(Recipe):
 
 def compute_score_reward(judgement: Rollout, true: float) -> float:
     """Return R_format * R_score of an analysis, or of a judgement of one."""
-    return score_reward(judgement.parsed.value.score, true) if judgement.parsed.is_valid else 0.0
+    return score_reward(get_score(judgement), true) if judgement.parsed.is_valid else 0.0

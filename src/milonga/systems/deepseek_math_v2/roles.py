@@ -159,7 +159,7 @@ class ProofWriter(StepSolver):
         body, seam, rest = text.partition(self.seam)
         remarks = rest if self.dialect == "terse" else seam[1:] + rest
         solution = super().parse(body)
-        value: Solution = solution.value
+        value = solution.get(Solution)
         analysis = parse_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
         proof = Proof(value.steps, value.ends, value.answer, body, remarks, analysis)
         return Parsed(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
@@ -193,7 +193,7 @@ class Analyst(Role):
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError(f"what a {self.name} writes is read against what it judges")
-        return parse_analysis(self.dialect, text, len(target.parsed.value.steps or ()))
+        return parse_analysis(self.dialect, text, len(target.solution.steps or ()))
 
 
 @ROLES.register("defect_verifier")
@@ -240,10 +240,10 @@ class MetaVerifier(Analyst):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
-        found = find_flaws(problem, proof.parsed.value.steps, proof.parsed.value.answer)
+        found = find_flaws(problem, proof.solution.steps, proof.solution.answer)
         text = write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
         analysis = make_analysis_rollout(proof, text, parse_analysis(self.dialect, text, len(found.checks)), "demonstration")
-        judged: Analysis = analysis.parsed.value
+        judged = analysis.parsed.get(Analysis)
         quality = analysis_quality(judged.defects, judged.score or 0.0, found.flaws)
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
         # The teacher writes down the right result of the step, whether the step has it, and the analysis' mark; then its own.
@@ -269,7 +269,7 @@ def make_graded_proof(task: Task, problem: Problem, rng: random.Random, score: f
 
 def write_noisy_analysis(proof: Rollout, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
     """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
-    found = find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer)
+    found = find_flaws(proof.problem, proof.solution.steps, proof.solution.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
     marks = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, flip)
     return write_analysis(dialect, marks, score, found.checks)
@@ -282,5 +282,5 @@ def make_analysis_rollout(proof: Rollout, text: str, parsed: Parsed, id: str) ->
 
 def extract_self_analysis(proof: Rollout) -> Rollout:
     """Extract a proof's self-analysis as an analysis rollout like any other."""
-    value: Proof = proof.parsed.value
+    value = proof.parsed.get(Proof)
     return make_analysis_rollout(proof, value.remarks, value.analysis, f"{proof.id}/self")

@@ -16,12 +16,12 @@ Metrics = dict[str, float | None]
 def slice_metrics(verdicts: Rollouts) -> Metrics:
     """Compute the metrics of slice verdicts; `slice_f1` is detection F1 on generated slices whose steps have a known truth."""
     generated = verdicts.select(lambda v: not is_reference(v.target))
-    known = [(v.parsed.value.final, sound) for v in generated if (sound := is_sound(v.target)) is not None]
+    known = [(v.verification.final, sound) for v in generated if (sound := is_sound(v.target)) is not None]
     predicted = [None if final is None else -int(final) for final, _ in known]
     slices, references = generated.targets, verdicts.select(lambda v: is_reference(v.target)).targets
     return {
         "slice_f1": detection_f1(predicted, [-int(sound) for _, sound in known]),
-        "slice_steps": mean([float(len(piece.parsed.value.steps)) for piece in slices]),
+        "slice_steps": mean([float(len(piece.solution.steps)) for piece in slices]),
         "slice_length": mean([float(len(piece.text)) for piece in slices]),
         "origin_auc": origin_auc([piece.text for piece in references], [piece.text for piece in slices]),
     } | yes_rates(verdicts)
@@ -39,7 +39,7 @@ def yes_rates(verdicts: Rollouts) -> Metrics:
         sound = True if is_reference(verdict.target) else is_sound(verdict.target)
         if sound is not None:
             kind = "reference" if is_reference(verdict.target) else "right" if sound else "wrong"
-            kinds[kind].append(verdict.parsed.value.final is True)
+            kinds[kind].append(verdict.verification.final is True)
     return {f"yes_on_{kind}": mean(values) for kind, values in kinds.items()}
 
 

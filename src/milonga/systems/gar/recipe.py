@@ -116,7 +116,7 @@ class Gar(Recipe):
         """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
         if ctx.learner == "verifier":
             return sample_demonstrations(ctx, "verifier", self.options.sft_slices)
-        solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
+        solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.group_size)
         return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions, self.options.disc_group)])
 
     def sample_verdicts(self, ctx: Context, solutions: Rollouts, n: int) -> Rollouts:
@@ -171,7 +171,7 @@ class Gar(Recipe):
         logprobs = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
         origins = [is_reference(v.target) for v in verdicts]
         rewards = [
-            reward(v.parsed.value.final, origin, v.target.correct, logprobs.get(v.id))
+            reward(v.verification.final, origin, v.target.correct, logprobs.get(v.id))
             for v, origin in zip(verdicts, origins, strict=True)
         ]
         penalties = ctx.compute_kl_penalties(verdicts, estimator)
@@ -188,4 +188,4 @@ class Gar(Recipe):
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the discriminator on slices of the current generator, against their exact labels."""
-        return slice_metrics(self.sample_verdicts(ctx, ctx.ask("generator", ctx.problems(), self.rollouts), 1))
+        return slice_metrics(self.sample_verdicts(ctx, ctx.ask("generator", ctx.problems(), self.group_size), 1))

@@ -70,7 +70,7 @@ class Genrm(Recipe):
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions of the generator, and candidate checks of each of them."""
-        solutions = ctx.ask("generator", ctx.problems(), self.rollouts)
+        solutions = ctx.ask("generator", ctx.problems(), self.group_size)
         return Rollouts([*solutions, *self.write_checks(ctx, solutions)])
 
     def write_checks(self, ctx: Context, solutions: Rollouts) -> Rollouts:
@@ -127,7 +127,7 @@ def label_correct_checks(checks: Rollouts, consistent: bool = False) -> Floats:
     With `consistent`, a check that is wrong about a step is dropped too. Shape: (checks,).
     """
     labels = np.array([t.target.correct for t in checks])
-    agree = np.array([t.parsed.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
+    agree = np.array([t.verification.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
     if consistent:
         agree &= np.array([has_right_reasons(t) is not False for t in checks], dtype=bool)
     return np.where(agree, labels, np.nan)
@@ -135,7 +135,7 @@ def label_correct_checks(checks: Rollouts, consistent: bool = False) -> Floats:
 
 def has_right_reasons(check: Rollout) -> bool | None:
     """Return whether a check is right about every step; None where that is not known."""
-    verdicts, grade = check.parsed.value.steps, check.target.grade
+    verdicts, grade = check.verification.steps, check.target.grade
     return None if verdicts is None or grade is None or grade.steps is None else verdicts == grade.steps
 
 

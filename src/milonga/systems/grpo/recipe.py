@@ -31,7 +31,7 @@ class Grpo(Recipe):
         return always("generator")
 
     def rollout(self, ctx: Context) -> Rollouts:
-        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
+        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         advantages = outcome_credit(ctx, rollouts, self.objectives["generator"])

@@ -49,11 +49,11 @@ class LetsVerify(Scoring):
 
     def select_solutions(self, ctx: Context, solutions: Rollouts) -> Rollouts:
         """Select the solutions to label: convincing wrong ones and uniform others. All of them where the budget suffices."""
-        if self.options.label_budget >= self.rollouts:
+        if self.options.label_budget >= self.group_size:
             return solutions
         scores = [0.0] * len(solutions)
         if self.options.convincing_fraction:
-            found = {check.target.id: check.parsed.value.rank for check in ctx.judge("verifier", solutions)}
+            found = {check.target.id: check.verification.rank for check in ctx.judge("verifier", solutions)}
             scores = [found.get(solution.id, 0.0) for solution in solutions]
         rng = ctx.rng("uniform")
         budget, share = self.options.label_budget, self.options.convincing_fraction

@@ -98,7 +98,7 @@ class Maporl(Recipe):
         """Sample debates. Return the conversations of both agents, which contain all their turns."""
         if ctx.phase == FORMAT:
             return demonstrate_debates(ctx, AGENTS, self.options.talk, self.options.format_lines)
-        found = sample_debates(ctx, AGENTS, ctx.problems(), self.options.talk, self.rollouts)
+        found = sample_debates(ctx, AGENTS, ctx.problems(), self.options.talk, self.group_size)
         return Rollouts(talk for talks in found.talks.values() for talk in talks)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
@@ -155,6 +155,6 @@ class Maporl(Recipe):
 
 def compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
     """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
-    answers = [[talk.parsed.value.answer for talk in talks] for talks in debates.talks.values()]
+    answers = [[talk.solution.answer for talk in talks] for talks in debates.talks.values()]
     apart = [len(set(last)) > 1 for last in zip(*answers, strict=True)]
     return compute_change_metrics(debates.select_turn(0), debates.select_turn(-1)) | {"disagreement": mean(apart)}

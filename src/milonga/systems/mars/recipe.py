@@ -23,7 +23,7 @@ from milonga.roles import Dialect, Role
 from milonga.schedule import Phase, Schedule
 from milonga.systems.mars.credit import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
 from milonga.systems.mars.research import PLANNER, READER, Desk, get_reader, is_request, map_turns_to_ends
-from milonga.systems.mars.roles import PURPOSES, Planner, Reader, make_document_bin
+from milonga.systems.mars.roles import PURPOSES, Documents, Planner, Reader, make_document_bin
 from milonga.tasks.base import DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
@@ -105,7 +105,7 @@ class Mars(Recipe):
         o = self.options
         if ctx.phase == FORMAT:
             return self.desk.write_demonstrations(ctx, o.format_lines, o.format_notes, o.slip)
-        return self.desk.research(ctx, ctx.problems(), self.rollouts)
+        return self.desk.research(ctx, ctx.problems(), self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make train batches with a trajectory's reward for all its rows. One batch where both agents share a model, as the
@@ -149,7 +149,7 @@ class Mars(Recipe):
         rewards = self.subtract_kl(ctx, READER, notes, outcomes)
         scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
         rng = ctx.rng("balance")
-        weights = balance_groups(scores, notes.problem_ids, self.rollouts, o.s1_balance, rng)
+        weights = balance_groups(scores, notes.problem_ids, self.group_size, o.s1_balance, rng)
         figures = {
             "reader_mean_sample": mean(outcomes) or 0.0,
             "reader_mean_trajectory": float((once * outcomes).sum() / once.sum()) if len(notes) else 0.0,
@@ -196,5 +196,5 @@ def list_requests(talk: Rollout) -> list[Rollout]:
 
 def swap_purpose(bin: Rollout) -> Rollout:
     """Return the same documents with the other purpose."""
-    other = PURPOSES[1 - PURPOSES.index(bin.parsed.value)]
+    other = PURPOSES[1 - PURPOSES.index(bin.parsed.get(Documents).purpose)]
     return make_document_bin(bin.target, 0, bin.text.split("\n"), other)

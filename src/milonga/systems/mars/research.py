@@ -12,7 +12,7 @@ from milonga.context import Context
 from milonga.patterns.conversation import filter_comparable, list_turns
 from milonga.patterns.imitation import sample_demonstrations
 from milonga.systems.mars.packing import pack_first_fit
-from milonga.systems.mars.roles import LETTERS, Planner, Reader, Request, make_document_bin
+from milonga.systems.mars.roles import LETTERS, Note, Planner, Reader, Request, make_document_bin
 from milonga.tasks.haystack import extract_thread, parse_documents
 from milonga.types import Problem, Rollout, Rollouts
 
@@ -29,7 +29,7 @@ class Desk:
     def pack_documents(self, ctx: Context, talk: Rollout, documents: Mapping[str, str]) -> list[Rollout]:
         """Pack the requested documents that exist into bins. A document longer than a bin is truncated, and the lost tokens are
         counted."""
-        asked: Request = talk.parsed.value
+        asked = talk.parsed.get(Request)
         policy = ctx.policy(READER)
         found = [documents[name] for name in asked.names if name in documents]
         written = [ctx.engine.encode_completion(policy, text, end=False) for text in found]
@@ -66,7 +66,7 @@ class Desk:
     def reply_with_notes(self, ctx: Context, asking: Rollouts, read: Rollouts, lines: dict[str, list[str]]) -> Rollouts:
         """Sample the planner's next turns, after a message with what all its documents say so far."""
         for talk in asking:
-            new = [line for note in read if note.target.target is talk for line in note.parsed.value.lines]
+            new = [line for note in read if note.target.target is talk for line in note.parsed.get(Note).lines]
             lines[talk.id] = [*(lines[talk.target.id] if talk.targets else []), *new]
         messages = [get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
         return ctx.reply(PLANNER, asking, messages, speaker=READER)
@@ -86,7 +86,7 @@ class Desk:
         )
         messages, texts = [], []
         for talk in requests:
-            wanted, documents = talk.parsed.value, parse_documents(talk.problem.text)
+            wanted, documents = talk.parsed.get(Request), parse_documents(talk.problem.text)
             threads = [extract_thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
             messages.append(get_planner(ctx).render_notes(talk.problem, threads))
             rng = ctx.rng("solution", talk.problem.id)

@@ -51,9 +51,18 @@ class Note:
     ends: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Documents:
+    """What a reader is handed: documents, and what they are to be read for."""
+
+    purpose: str
+    ends: tuple[int, ...] = ()
+
+
 def make_document_bin(talk: Rollout, number: int, documents: Sequence[str], purpose: str) -> Rollout:
     """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
-    rollout = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Parsed(purpose, 1.0))
+    parsed = Parsed(Documents(purpose), 1.0)
+    rollout = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), parsed)
     return replace(rollout, targets=(talk,))
 
 
@@ -119,7 +128,7 @@ class Reader(Role):
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""
-        purpose = ARITHMETIC if target is None else target.parsed.value
+        purpose = ARITHMETIC if target is None else target.parsed.get(Documents).purpose
         text = "\n".join(parse_documents(problem.text).values()) if target is None else target.text
         opening = f"<{purpose}\n" if self.dialect == "terse" else TAGGED_READ.format(what=TAGGED_WHAT[purpose])
         return Part(opening), Part(text, foreign=True), Part("\n")
@@ -137,7 +146,9 @@ class Reader(Role):
 
     def write_exact_note(self, target: Rollout) -> str:
         """Write the exact note on a bin."""
-        return self.write([extract_thread(line, target.parsed.value == LETTERS) for line in target.text.split("\n")])
+        return self.write(
+            [extract_thread(line, target.parsed.get(Documents).purpose == LETTERS) for line in target.text.split("\n")]
+        )
 
     def write_noisy_note(self, target: Rollout, slip: float, rng: random.Random) -> str:
         """Write a noisy teacher's note on a bin: with probability `slip` one character is lost."""

@@ -103,7 +103,7 @@ class Marti(Recipe):
         super().__init__(*given)
         o = self.options
         self.workflow = make_workflow(o)
-        check_options(o, self.rollouts)
+        check_options(o, self.group_size)
         if o.train == "generator" and len(set(self.policies.values())) == 1:
             raise ConfigError("options.train = 'generator' leaves the others as they were, but all share one model; use 'all'")
 
@@ -125,7 +125,7 @@ class Marti(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         if ctx.phase == FORMAT:
             return self.workflow.write_demonstrations(ctx, self.options.format_lines)
-        return self.workflow.rollout(ctx, ctx.problems(), self.rollouts)
+        return self.workflow.rollout(ctx, ctx.problems(), self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make one train batch for each agent, from its own turns."""
@@ -142,14 +142,18 @@ class Marti(Recipe):
     def credit_agent(self, ctx: Context, turns: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
         o, agent, estimator = self.options, turns.agent, self.objectives[turns.agent].estimator
-        groups = turns.rows.target_ids if turns.about is not None and o.verifier_group == "solution" else turns.rows.problem_ids
+        groups = (
+            turns.rows.target_ids
+            if turns.target_correct is not None and o.verifier_group == "solution"
+            else turns.rows.problem_ids
+        )
         rewards = [self.compute_turn_reward(turns, turn) for turn in range(len(turns.local))]
         if o.filter:
             raw = zip(rewards, turns.local, strict=True)
             rewards = [np.where(has_both_outcomes(local, groups), reward, np.nan) for reward, local in raw]
         penalties = ctx.compute_kl_penalties(turns.rows, estimator)
         credit = turn_advantages(rewards, turns.rows, groups, estimator, penalties)
-        weights = None if turns.about is None else compute_class_weights(turns.about)
+        weights = None if turns.target_correct is None else compute_class_weights(turns.target_correct)
         notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(turns.local)}
         source = "answers" if o.labels == "truth" else "agreement"
         return self.train_batch(agent, turns.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
@@ -160,8 +164,8 @@ class Marti(Recipe):
         out = shape_by_history(turns.local[turn], turns.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
             out = out + o.beta * (turns.own_last if o.outcome == "own_last" else turns.whole)
-        if turns.about is not None and o.refiner_gain:
-            out = out + o.refiner_gain * (turns.whole - turns.about)
+        if turns.target_correct is not None and o.refiner_gain:
+            out = out + o.refiner_gain * (turns.whole - turns.target_correct)
         return out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:

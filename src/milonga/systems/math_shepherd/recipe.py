@@ -102,13 +102,13 @@ class MathShepherdRl(MathShepherd):
     def rollout(self, ctx: Context) -> Rollouts:
         if ctx.learner == "verifier":
             return super().rollout(ctx)
-        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
+        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         if ctx.learner == "verifier":
             return super().credit(ctx, rollouts)
         objective, alpha = self.objectives["generator"], self.options.alpha
-        found = {check.target.id: check.parsed.value.step_scores for check in ctx.judge("verifier", rollouts)}
+        found = {check.target.id: check.verification.step_scores for check in ctx.judge("verifier", rollouts)}
         scores = [found.get(solution.id) for solution in rollouts]
         # Scores count only where they match the generator's steps in number, and where the outcome reward is not NaN.
         carries = ~np.isnan(outcome_rewards(ctx, rollouts, objective.filter))

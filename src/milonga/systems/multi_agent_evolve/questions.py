@@ -13,7 +13,7 @@ from milonga.context import Context
 from milonga.patterns.self_questions import FLIP, SLIP
 from milonga.roles import StepSolver
 from milonga.roles.demonstrate import make_solver_example
-from milonga.roles.proposer import make_proposer_request
+from milonga.roles.proposer import Proposal, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.systems.multi_agent_evolve.roles import Asker, Judge
 from milonga.tasks.base import assign_split, normalise_text
@@ -24,7 +24,7 @@ from milonga.types import Problem, Rollout, Rollouts
 
 def is_question(proposal: Rollout) -> bool:
     """Whether a proposal can be parsed and is not a held-out problem; it need not make sense."""
-    return proposal.parsed.is_valid and assign_split(proposal.parsed.value.question) == "train"
+    return proposal.parsed.is_valid and assign_split(proposal.parsed.get(Proposal).question) == "train"
 
 
 def question_to_problem(ctx: Context, text: str, id: str) -> Problem:
@@ -94,7 +94,7 @@ class Pool:
 
     def add_question(self, proposal: Rollout) -> None:
         """Add a question to the pool, unless its text is there already."""
-        questions, text = self.state.setdefault("questions", []), proposal.parsed.value.question
+        questions, text = self.state.setdefault("questions", []), proposal.parsed.get(Proposal).question
         if normalise_text(text) not in {normalise_text(known) for known, _ in questions}:
             self.state["questions"] = [*questions, [text, proposal.id]][-self.keep :]
 

@@ -18,6 +18,7 @@ from milonga.patterns.imitation import make_imitation_batch
 from milonga.patterns.self_questions import audit_judge, make_gold_pairs, restore_solution
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
+from milonga.roles.proposer import Proposal
 from milonga.schedule import Schedule, always, warm_up
 from milonga.systems.multi_agent_evolve.credit import difficulty_reward, mean_score, proposer_reward, solver_reward
 from milonga.systems.multi_agent_evolve.questions import Pool, demonstrate_formats, is_question, question_to_problem
@@ -80,10 +81,12 @@ class MultiAgentEvolve(Recipe):
         if ctx.learner == "proposer":
             return demonstrate_formats(ctx)
         o = self.options
-        tried = ctx.ask("generator", self.pool.sample_questions(ctx), self.rollouts)
+        tried = ctx.ask("generator", self.pool.sample_questions(ctx), self.group_size)
         proposals = ctx.ask("proposer", self.pool.sample_requests(ctx, o.reference))
         real = proposals.select(is_question)
-        probes = ctx.ask("generator", [question_to_problem(ctx, p.parsed.value.question, p.id) for p in real], o.answers)
+        probes = ctx.ask(
+            "generator", [question_to_problem(ctx, p.parsed.get(Proposal).question, p.id) for p in real], o.answers
+        )
         practice = ctx.ask("verifier", self.sample_judge_practice(ctx))
         checks = [ctx.ask("verifier", real, o.judgements), ctx.ask("verifier", Rollouts([*tried, *probes])), practice]
         return Rollouts([*tried, *proposals, *probes, *(check for some in checks for check in some)])
@@ -107,7 +110,7 @@ class MultiAgentEvolve(Recipe):
         solutions, checks = by_agent["generator"], by_agent["verifier"]
         scores: Scores = {}
         for check in checks:
-            final = check.parsed.value.final
+            final = check.verification.final
             scores.setdefault(check.target.id, []).extend([] if final is None else [float(final)])
         asked = {proposal.id for proposal in by_agent["proposer"]}
         tried = solutions.select(lambda t: t.problem.source not in asked)
@@ -148,10 +151,10 @@ class MultiAgentEvolve(Recipe):
     def compute_judge_reward(self, check: Rollout) -> float:
         """Return the judge's reward: for its format, or for the right verdict on a solution of known truth."""
         label = self.state["told"].get(check.target.id)
-        return float(check.parsed.is_valid) if label is None else float(check.parsed.value.final == label)
+        return float(check.parsed.is_valid) if label is None else float(check.verification.final == label)
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         found: dict[str, Any] = dict(audit_judge(ctx, self.options.audit, "live"))
         asked = ctx.ask("proposer", self.pool.sample_requests(ctx, 0.0))
-        real = [is_question(p) and bool(question_to_problem(ctx, p.parsed.value.question, p.id).answer) for p in asked]
+        real = [is_question(p) and bool(question_to_problem(ctx, p.parsed.get(Proposal).question, p.id).answer) for p in asked]
         return found | {"proposer/well_formed": mean(real)} | self.pool.compute_metrics(ctx)

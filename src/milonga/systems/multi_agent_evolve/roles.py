@@ -66,7 +66,7 @@ class Judge(StepVerifier):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None or not isinstance(target.parsed.value, Proposal):
             return super().prompt(problem, target)
-        asked = Part(target.parsed.value.question, foreign=True)
+        asked = Part(target.parsed.get(Proposal).question, foreign=True)
         return (Part("?"), asked, Part("\n!")) if self.dialect == "terse" else (Part(TAGGED_JUDGE), asked, Part("\n\n"))
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:

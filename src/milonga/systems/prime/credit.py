@@ -16,7 +16,7 @@ import numpy as np
 from milonga.credit.baselines import EPSILON, Normaliser, group_rows
 from milonga.credit.mixing import rms
 from milonga.credit.tokens import returns_to_go, whiten
-from milonga.types import Floats, Rollouts
+from milonga.types import Floats, PerToken, Rollouts
 
 Loo = Literal["formula", "code"]
 Level = Literal["token_mean", "sequence"]
@@ -44,8 +44,8 @@ class ImplicitCredit:
     gamma: float = 1.0
 
     def advantages(
-        self, rewards: Sequence[Floats], outcomes: Floats, rollouts: Rollouts, groups: Sequence[Hashable]
-    ) -> list[Floats]:
+        self, rewards: Sequence[PerToken], outcomes: Floats, rollouts: Rollouts, groups: Sequence[Hashable]
+    ) -> list[PerToken]:
         """Return one float array per rollout, aligned with its ids.
 
         rewards: one float array of token rewards per rollout. outcomes: shape (rollouts,); NaN means that the rollout gets no
@@ -65,7 +65,7 @@ class ImplicitCredit:
                 out[row] = returns_to_go(out[row], mask, self.gamma) / (len(tokens[place]) if self.length_norm else 1)
         return out
 
-    def _subtract_baseline(self, tokens: list[Floats], place: int) -> Floats:
+    def _subtract_baseline(self, tokens: list[PerToken], place: int) -> Floats:
         """Return the token rewards of rollout `place` of a group, less their baseline."""
         own, count = tokens[place], len(tokens)
         levels = np.array([t.mean() if self.level == "token_mean" else t.sum() / len(own) for t in tokens])
@@ -80,7 +80,7 @@ class ImplicitCredit:
         return centred / (levels.std(ddof=1) + EPSILON) if np.ptp(levels) else np.zeros(len(own))
 
 
-def rescale_rewards(rewards: Sequence[Floats], rollouts: Rollouts, how: ProcessNorm) -> list[Floats]:
+def rescale_rewards(rewards: Sequence[PerToken], rollouts: Rollouts, how: ProcessNorm) -> list[PerToken]:
     """Rescale token rewards by the returns of the whole batch: sums of log-ratios have no bound.
 
     max_return: the largest return is 1. std: the returns of all tokens have standard deviation 1. One array per rollout.
@@ -95,8 +95,8 @@ def rescale_rewards(rewards: Sequence[Floats], rollouts: Rollouts, how: ProcessN
 
 
 def combine_advantages(
-    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], rollouts: Rollouts, how: Whitening
-) -> list[Floats]:
+    outcome: Sequence[PerToken], process: Sequence[PerToken], weights: tuple[float, float], rollouts: Rollouts, how: Whitening
+) -> list[PerToken]:
     """Return the weighted sum of outcome and process advantages, whitened over all tokens of the batch if asked for.
 
     `full` subtracts the batch mean, in which long rollouts weigh more: it can turn signs. `std_only` keeps them. One float
@@ -117,7 +117,7 @@ def filter_by_accuracy(correct: Floats, groups: Sequence[Hashable], low: float, 
 
 
 def process_contribution_stats(
-    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], rollouts: Rollouts
+    outcome: Sequence[PerToken], process: Sequence[PerToken], weights: tuple[float, float], rollouts: Rollouts
 ) -> dict[str, float]:
     """Return metrics of both sources: their RMS over the trained tokens, the share of the process advantage in the sum of both,
     and the correlation of a rollout's process advantage (first token) with its length."""

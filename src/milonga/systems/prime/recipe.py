@@ -113,7 +113,7 @@ class Prime(Recipe):
         if not ctx.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
         tries = self.objectives["generator"].filter.max_tries
-        return sample_useful_groups(ctx, "generator", self.filter_by_accuracy, tries, self.rollouts)
+        return sample_useful_groups(ctx, "generator", self.filter_by_accuracy, tries, self.group_size)
 
     def filter_by_accuracy(self, solutions: Rollouts) -> Rollouts:
         """Keep the rollouts of problems whose accuracy is within the range of the options."""
@@ -188,7 +188,7 @@ def step_auroc(checks: Rollouts) -> float | None:
     scores: list[float] = []
     right: list[float] = []
     for check in checks:
-        given, grade = check.parsed.value.step_scores, check.target.grade
+        given, grade = check.verification.step_scores, check.target.grade
         if given is None or grade is None or grade.steps is None or len(given) != len(grade.steps):
             continue
         counted = len(given) if all(grade.steps) else grade.steps.index(False) + 1

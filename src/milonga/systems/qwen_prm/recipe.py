@@ -87,8 +87,8 @@ class QwenPrm(Scoring):
         """Return the judge's first error of each solution: -1 for none, None where no verification could be parsed."""
         votes, found = self.options.votes, dict[str, Counter[int]]()
         for check in ctx.judge("judge", solutions, votes, greedy=votes == 1):
-            if check.parsed.value.steps is not None:
-                found.setdefault(check.target.id, Counter())[find_first_zero(check.parsed.value.steps)] += 1
+            if check.verification.steps is not None:
+                found.setdefault(check.target.id, Counter())[find_first_zero(check.verification.steps)] += 1
         return [found[t.id].most_common(1)[0][0] if t.id in found else None for t in solutions]
 
     def sources(self) -> dict[str, float]:

@@ -96,7 +96,7 @@ class Rlp(Recipe):
         return (
             self.write_plain_lines(ctx, places)
             if self.options.next_token == "only"
-            else sample_thoughts(ctx, places, self.rollouts)
+            else sample_thoughts(ctx, places, self.group_size)
         )
 
     def write_format_examples(self, ctx: Context) -> Rollouts:

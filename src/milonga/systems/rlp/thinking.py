@@ -95,7 +95,7 @@ def swap_thoughts(thoughts: Rollouts) -> Rollouts:
 
 def copy_rate(thoughts: Rollouts) -> float:
     """Return the share of the thoughts that are empty, or only repeat a piece of the line."""
-    written = [(t.parsed.value.steps[0], t.problem.text) for t in thoughts if t.parsed.is_valid]
+    written = [(t.solution.steps[0], t.problem.text) for t in thoughts if t.parsed.is_valid]
     return float(np.mean([thought in text for thought, text in written])) if written else 0.0
 
 

@@ -11,7 +11,7 @@ from milonga.patterns.preference_pairs import Pair, align_pairs
 from milonga.patterns.value_head import Labelled, build_value_rows
 from milonga.randomness import key64
 from milonga.systems.rstar_math.trees import Node, collect_step_pairs, iterate_paths
-from milonga.types import Floats, Problem, Rollout, Rollouts
+from milonga.types import Floats, Problem, Rollout, Rollouts, Solution
 
 Harvest = dict[str, Any]
 """The data of one tree: see `harvest`."""
@@ -24,7 +24,7 @@ def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
 
     `index` finds the problem again.
     """
-    found = [way[1:] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None]
+    found = [way[1:] for way in iterate_paths(root) if way[-1].rollout.solution.answer is not None]
     pairs = collect_step_pairs(root, margin, edits)
     return {
         "index": index,
@@ -83,4 +83,4 @@ def rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout
     """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
     parsed = ctx.role("generator").parse(text, None)
     rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)
-    return replace(rollout, finish="length" if parsed.value.answer is None else "eos")
+    return replace(rollout, finish="length" if parsed.get(Solution).answer is None else "eos")

@@ -147,7 +147,7 @@ class RstarMath(Recipe):
         late = state["round"] >= o.guided
         search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
         roots = make_roots(ctx, corrupt_answer_keys(ctx, problems, o.wrong_keys))
-        run_simulations(ctx, roots, self.rollouts, search)
+        run_simulations(ctx, roots, self.group_size, search)
         if late and o.more:
             run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
         state["searched"] = state["searched"] + [
@@ -214,7 +214,7 @@ class RstarMath(Recipe):
         """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
         is."""
         roots = make_roots(ctx, ctx.problems(self.options.measured))
-        run_simulations(ctx, roots, self.rollouts, self.make_search(ctx, guided=True, blind=True))
+        run_simulations(ctx, roots, self.group_size, self.make_search(ctx, guided=True, blind=True))
         ends = [select_best_end(root) for root in roots]
         return {
             "search/accuracy": mean([float(end is not None and end.right) for end in ends]),

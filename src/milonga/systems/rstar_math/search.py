@@ -64,7 +64,7 @@ def run_simulations(ctx: Context, roots: Sequence[Node], simulations: int, searc
                 if path[-1].end is None:  # it may have turned out to be a dead end
                     path.append(select_child(path[-1], search.options.explore, untried, rng))
         for path in paths:
-            dead = path[-1].rollout.parsed.value.answer is None
+            dead = path[-1].rollout.solution.answer is None
             backpropagate(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
 
 
@@ -96,7 +96,7 @@ def make_child(ctx: Context, node: Node, rollout: Rollout, check: bool) -> Node 
     """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
     wrong."""
     rollout = replace(rollout, targets=())
-    step, value = rollout.text[len(node.rollout.text) :], rollout.parsed.value
+    step, value = rollout.text[len(node.rollout.text) :], rollout.solution
     if value.answer is not None:
         known = rollout.grade is not None and rollout.grade.correct is not None
         right = rollout.correct == 1.0
@@ -113,7 +113,7 @@ def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
 
     2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
-    judged = {check.target.id: check.parsed.value for check in ctx.judge("verifier", Rollouts(n.rollout for n in nodes))}
+    judged = {check.target.id: check.verification for check in ctx.judge("verifier", Rollouts(n.rollout for n in nodes))}
     return [verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
 
 
@@ -128,7 +128,7 @@ def verification_to_value(node: Node, verification: Verification | None) -> floa
 
 def select_best_end(root: Node) -> Node | None:
     """Select the end with an answer that has the highest value; None where no answer was reached."""
-    ends = [way[-1] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None]
+    ends = [way[-1] for way in iterate_paths(root) if way[-1].rollout.solution.answer is not None]
     return max(ends, key=lambda node: node.end or 0.0, default=None)
 
 

@@ -96,9 +96,9 @@ class Score(Recipe):
         """Sample conversations of two turns, each with a first attempt of its own."""
         if ctx.phase == FORMAT:
             return self.write_format_examples(ctx)
-        problems, offline = ctx.problems(), round(self.options.offline_first_attempts * self.rollouts)
+        problems, offline = ctx.problems(), round(self.options.offline_first_attempts * self.group_size)
         with ctx.cache_conversations():
-            first = ctx.ask("generator", problems, self.rollouts - offline)
+            first = ctx.ask("generator", problems, self.group_size - offline)
             if offline:
                 first = Rollouts([*first, *ctx.ask("generator", problems, offline, tag=BASE)])
             return filter_comparable(self.sample_corrections(ctx, first))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
+from milonga.roles.proposer import Proposal
 from milonga.roles.searcher import make_parsed_problem
 from milonga.tasks.base import assign_split, normalise_text
 from milonga.tasks.search import Search, mentions_answer
@@ -37,7 +38,7 @@ class Rules:
 
     def find_broken_rule(self, proposal: Rollout, searches: Sequence[str], seen: Sequence[str]) -> str | None:
         """Return the first rule that a proposal breaks, in the order of the paper; None where it breaks none."""
-        question, answer = str(proposal.parsed.value.question), proposal.problem.text
+        question, answer = str(proposal.parsed.get(Proposal).question), proposal.problem.text
         if not proposal.parsed.is_valid:
             return proposal.parsed.invalid
         if len(question) > MOST_CHARACTERS or len(question.split()) < self.min_words:
@@ -87,7 +88,7 @@ def add_noise_passages(ctx: Context, proposals: Rollouts, count: int) -> list[li
 
 def make_problem(proposal: Rollout) -> Problem:
     """Make the problem of a proposal. Its answer was given before the question was written."""
-    return Problem(f"posed/{proposal.id}", proposal.parsed.value.question, proposal.problem.text, source=proposal.id)
+    return Problem(f"posed/{proposal.id}", proposal.parsed.get(Proposal).question, proposal.problem.text, source=proposal.id)
 
 
 def verify_exactly(task: Search, problems: Sequence[Problem], passages: Sequence[Sequence[str]]) -> list[bool]:

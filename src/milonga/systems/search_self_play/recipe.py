@@ -140,7 +140,7 @@ class SearchSelfPlay(Recipe):
         self.state["rejected"] = dict(Counter(reasons.values()))
         if not questions:
             ctx.dropped["proposer: not one question of this turn is valid"] += len(proposals)
-        solutions = self.sample_agent(ctx, "generator", questions, self.rollouts) if questions else Rollouts([])
+        solutions = self.sample_agent(ctx, "generator", questions, self.group_size) if questions else Rollouts([])
         return Rollouts([*proposals, *solutions])
 
     def propose(self, ctx: Context, problems: list[Problem]) -> Rollouts:

@@ -69,7 +69,7 @@ def judge_injections(ctx: Context, injected: Rollouts, least: Requirements, seen
 def examine_injection(ctx: Context, rollout: Rollout, least: Requirements) -> Found:
     """Check one artifact by itself, without regard to duplicates."""
     task, repository = get_bugs_task(ctx), rollout.problem.data["bug"].repository
-    injection: Injection = rollout.parsed.value
+    injection = rollout.parsed.get(Injection)
     try:
         end, bug = check_injection(task, repository, injection, least) if rollout.parsed.is_valid else ("unreadable", None)
     except NoVerdict:
@@ -117,13 +117,13 @@ def make_second_order_bugs(ctx: Context, attempts: Rollouts, chance: float) -> l
     order above 2."""
     task, failed = get_bugs_task(ctx), dict[str, Rollout]()
     for rollout in attempts:
-        patch = task.parse_patch(rollout.problem, rollout.parsed.value.answer)
+        patch = task.parse_patch(rollout.problem, rollout.solution.answer)
         if rollout.correct == 0 and patch and list_changed_files(rollout.problem.data["start"], patch):
             failed.setdefault(rollout.problem.id, rollout)
     again = []
     for id, rollout in failed.items():
         bug: Bug = rollout.problem.data["bug"]
-        patch = task.parse_patch(rollout.problem, rollout.parsed.value.answer) or {}
+        patch = task.parse_patch(rollout.problem, rollout.solution.answer) or {}
         code = {path: text for path, text in patch.items() if path in bug.repository.code}
         broken = {**get_broken_code(bug), **{path: text for path, text in code.items() if text is not None}}
         fits = bool(code) and task.repositories.find_split(broken) == "train"
@@ -152,5 +152,5 @@ def measure_overfitting(ctx: Context, count: int) -> float | None:
     """Return the share of repairs that pass all tests but differ from the original program on untested inputs."""
     task = get_bugs_task(ctx)
     solved = ctx.ask("generator", ctx.problems(count)).select(lambda t: t.correct == 1)
-    holds = [task.matches_on_all_inputs(rollout.problem, rollout.parsed.value.answer) for rollout in solved]
+    holds = [task.matches_on_all_inputs(rollout.problem, rollout.solution.answer) for rollout in solved]
     return mean([float(not held) for held in holds if held is not None])

@@ -113,9 +113,9 @@ class SelfPlaySwe(Recipe):
             self.state["gathered"].append([one.entry for one in found.values() if one.problem is not None])
         self.state["seen"] = [*self.state.get("seen", []), *(one.key for one in found.values() if one.problem is not None)]
         self.state["seen"] = self.state["seen"][-self.options.keep :]
-        attempts = ctx.ask("generator", bugs, self.rollouts) if bugs else Rollouts([])
+        attempts = ctx.ask("generator", bugs, self.group_size) if bugs else Rollouts([])
         again = make_second_order_bugs(ctx, attempts, self.options.order2_prob)
-        more = ctx.ask("generator", again, self.rollouts) if again else Rollouts([])
+        more = ctx.ask("generator", again, self.group_size) if again else Rollouts([])
         return Rollouts([*injected, *attempts, *more])
 
     def select_bugs(self, found: dict[str, Found]) -> list[Problem]:
@@ -197,7 +197,7 @@ class SelfPlaySwe(Recipe):
         asked = sample_injections(ctx, self.options.prompts, 1, self.options.measured)
         found = judge_injections(ctx, asked, self.requirements, [])
         bugs = [one.problem for one in found.values() if one.problem is not None]
-        attempts = ctx.ask("generator", bugs, self.rollouts) if bugs else Rollouts([])
+        attempts = ctx.ask("generator", bugs, self.group_size) if bugs else Rollouts([])
         rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in bugs]
         known = [rate for rate in rates if rate is not None]
         files = [float(len(problem.data["bug"].artifact.bug)) for problem in bugs]

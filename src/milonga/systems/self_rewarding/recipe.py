@@ -87,7 +87,7 @@ class SelfRewarding(Recipe):
         """Sample answers and gradings of the model at the start of the round."""
         if ctx.phase == SEED:
             return sample_demonstrations(ctx, "verifier")
-        answers = ctx.ask("generator", ctx.problems(), self.rollouts, tag=BEFORE)
+        answers = ctx.ask("generator", ctx.problems(), self.group_size, tag=BEFORE)
         if self.options.judge == "oracle":
             return answers
         judge = SEED if self.options.judge == "frozen" else BEFORE
@@ -140,8 +140,8 @@ def mean_points(answers: Rollouts, gradings: Rollouts) -> Floats:
     """Return the mean points of each answer over the gradings that can be parsed; NaN where none can."""
     found: dict[str, list[float]] = {}
     for grading in gradings:
-        if grading.parsed.value.score is not None:
-            found.setdefault(grading.target.id, []).append(MOST * grading.parsed.value.score)
+        if grading.verification.score is not None:
+            found.setdefault(grading.target.id, []).append(MOST * grading.verification.score)
     return np.array([np.mean(found[t.id]) if t.id in found else np.nan for t in answers])
 
 

@@ -60,7 +60,7 @@ class Grader(Role):
             raise ValueError("a grading is read against the solution it grades")
         raw, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         points = parse_points(raw)
-        fits = len(marks) == len(target.parsed.value.steps) > 0
+        fits = len(marks) == len(target.solution.steps) > 0
         if points is None:
             return Parsed(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
         steps = tuple(marks) if fits else None

@@ -10,9 +10,9 @@ from typing import Literal
 from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.roles import StepSolver
-from milonga.systems.self_taught_evaluators.roles import Duel, Verdict, make_duel
+from milonga.systems.self_taught_evaluators.roles import Duel, Judgement, Verdict, make_duel
 from milonga.tasks.corruption import garble_text
-from milonga.types import Problem, Rollout, Rollouts
+from milonga.types import Problem, Rollout, Rollouts, Solution
 
 Negatives = Literal["modified", "digits"]
 """How the rejected solution of a pair is made: it solves a changed problem, or one character of the right one is changed."""
@@ -69,7 +69,7 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
 def grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
     """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
     parsed = ctx.role("generator").parse(text, None)
-    grade = ctx.task.grade(problem, parsed.value.answer, parsed.value.steps)
+    grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)
     return Rollout.from_text(f"{ctx.turn}/{name}/{problem.id}", "generator", problem, text, parsed, grade)
 
 
@@ -88,19 +88,17 @@ def pair_sampled_solutions(solutions: Rollouts) -> list[Built]:
 
 def get_duel(judgement: Rollout) -> Duel:
     """Return the duel that a judgement is about."""
-    value = judgement.target.parsed.value
-    assert isinstance(value, Duel)
-    return value
+    return judgement.target.parsed.get(Duel)
 
 
 def is_right(judgement: Rollout) -> bool:
     """Return whether the verdict names the better solution."""
-    return bool(judgement.parsed.value.verdict == get_duel(judgement).better)
+    return bool(judgement.parsed.get(Judgement).verdict == get_duel(judgement).better)
 
 
 def classify_judgement(judgement: Rollout) -> str:
     """Classify a judgement as right, wrong, tie or unreadable."""
-    verdict = judgement.parsed.value.verdict
+    verdict = judgement.parsed.get(Judgement).verdict
     return "unreadable" if verdict is None else "tie" if verdict == "tie" else "right" if is_right(judgement) else "wrong"
 
 
@@ -110,7 +108,7 @@ def compute_duel_metrics(judgements: Rollouts) -> dict[str, float | None]:
     and split votes are wins of nobody."""
     by_duel: dict[tuple[str, str], list[Verdict | None]] = {}
     for one in judgements:
-        by_duel.setdefault((get_duel(one).pair, get_duel(one).better), []).append(one.parsed.value.verdict)
+        by_duel.setdefault((get_duel(one).pair, get_duel(one).better), []).append(one.parsed.get(Judgement).verdict)
     won = {key: majority_verdict(verdicts) for key, verdicts in by_duel.items()}
     pairs = {pair for pair, _ in won if {(pair, "A"), (pair, "B")} <= set(won)}
     # The same solution wins both times where the verdicts differ, because it changed places.

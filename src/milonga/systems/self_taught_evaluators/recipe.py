@@ -137,7 +137,7 @@ class SelfTaughtEvaluators(Recipe):
         self.state["construction_errors"] = mean([one.construction_failed for one in pairs]) or 0.0
         usable = [one for one in pairs if not (self.options.checked and one.construction_failed)]
         tag = PREFER if ctx.phase == PREFER else "live"
-        return ctx.ask("judge", duel_both_orders(usable), self.rollouts, tag=tag)
+        return ctx.ask("judge", duel_both_orders(usable), self.group_size, tag=tag)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         if ctx.phase == SEED:

@@ -38,6 +38,7 @@ class Duel:
     second: str
     better: Place
     pair: str
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class PairJudge(Role):
         """Render both solutions. A single solution is shown as the first of two."""
         if target is None:
             raise ValueError("a judge of pairs needs two solutions to judge")
-        value = target.parsed.value
+        value = target.parsed.get(Duel)
         texts = (value.first, value.second) if isinstance(value, Duel) else (target.text, "")
         first, second = (Part(text, foreign=True) for text in texts)
         asked = Part(problem.text, foreign=True)
@@ -135,4 +136,4 @@ def grade_demonstration(demonstration: Demonstration, task: Task, problem: Probl
 def check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:
     """Return (redone step, truth) for each step of a graded solution."""
     assert solution.grade is not None and solution.grade.steps is not None
-    return list(zip(task.redo_steps(solution.problem, solution.parsed.value.steps), solution.grade.steps, strict=True))
+    return list(zip(task.redo_steps(solution.problem, solution.solution.steps), solution.grade.steps, strict=True))

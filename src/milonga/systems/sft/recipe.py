@@ -77,5 +77,5 @@ def is_right(example: Rollout) -> bool:
     if example.agent == "generator":
         return example.correct == 1.0 and (example.grade is None or example.grade.is_sound is not False)
     truth = example.target.grade.steps if example.target.grade else None
-    value = example.parsed.value
+    value = example.verification
     return truth is not None and value.steps == truth and value.final == all(truth)

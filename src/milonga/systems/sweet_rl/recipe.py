@@ -144,7 +144,7 @@ class SweetRl(Recipe):
             return demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
         self.state["begun"], problems = True, self.draw_problems(ctx)
         if ctx.learner == "critic" or self.options.credit == "trajectory":
-            return sample_dialogues(ctx, problems, self.rollouts, BASE)
+            return sample_dialogues(ctx, problems, self.group_size, BASE)
         chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
         return sample_candidates(ctx, chosen, self.options.candidates, BASE)
 

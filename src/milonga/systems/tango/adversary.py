@@ -34,10 +34,10 @@ class TangoFreeAdversary(TangoFree):
         problems = self.draw_problems(ctx)
         voters = Rollouts([*ctx.ask("generator", problems, self.options.votes), *self.sample_anchors(ctx, problems)])
         if ctx.learner == "adversary":
-            attempts = ctx.ask("adversary", problems, self.rollouts)
+            attempts = ctx.ask("adversary", problems, self.group_size)
             return Rollouts([*voters, *attempts, *self.sample_verdicts(ctx, attempts)])
         targets = Rollouts([*self.select_for_judging(ctx, voters), *ctx.ask("adversary", problems)])
-        return Rollouts([*voters, *ctx.ask("verifier", targets, self.rollouts)])
+        return Rollouts([*voters, *ctx.ask("verifier", targets, self.group_size)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Reward the adversary by the share of verdicts that say right, on solutions whose answer is not the majority's."""
@@ -46,7 +46,7 @@ class TangoFreeAdversary(TangoFree):
         attempts = rollouts.of("adversary")
         gives = self.make_labels(ctx, rollouts.of("generator"), attempts)
         passes = mean_final_verdicts(attempts, rollouts.of("verifier"))
-        answers = [t.parsed.value.answer is not None for t in attempts]
+        answers = [t.solution.answer is not None for t in attempts]
         rewards = passes * [float(answer and gives[t.id] == 0.0) for t, answer in zip(attempts, answers, strict=True)]
         objective = self.objectives["adversary"]
         shaped = shape_rewards(rewards, ctx, attempts, objective.filter)

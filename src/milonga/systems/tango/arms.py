@@ -40,7 +40,7 @@ class Oracle(Tango):
         return always("generator")
 
     def rollout(self, ctx: Context) -> Rollouts:
-        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
+        return sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.group_size)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in rollouts]

@@ -74,11 +74,11 @@ class TangoFree(Tango):
         them)."""
         o = self.options
         if ctx.learner == "generator":
-            solutions = ctx.ask("generator", ctx.problems(), self.rollouts)
+            solutions = ctx.ask("generator", ctx.problems(), self.group_size)
             return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions)])
         problems = self.draw_problems(ctx)
         voters = Rollouts([*ctx.ask("generator", problems, o.votes), *self.sample_anchors(ctx, problems)])
-        return Rollouts([*voters, *ctx.ask("verifier", self.select_for_judging(ctx, voters), self.rollouts)])
+        return Rollouts([*voters, *ctx.ask("verifier", self.select_for_judging(ctx, voters), self.group_size)])
 
     def draw_problems(self, ctx: Context) -> list[Problem]:
         """Draw the turn's problems; the first of them are labelled ones, reused in every turn, where there are any."""
@@ -136,7 +136,7 @@ class TangoFree(Tango):
         """Make Tango's train batch of the verifier with these labels, and with a reward for self-consistency."""
         o, agrees = self.options, np.zeros(len(checks))
         for rows in group_rows(checks.target_ids):
-            agrees[rows] = verdict_consistency([checks[row].parsed.value.final for row in rows])
+            agrees[rows] = verdict_consistency([checks[row].verification.final for row in rows])
         train_batch = self.credit_verifier(ctx, checks, labels, o.self_consistency * agrees)
         own = o.self_consistency / (1 + o.self_consistency)
         labelled = mean([t.target.problem.id.startswith(LABELLED) for t in checks]) or 0.0

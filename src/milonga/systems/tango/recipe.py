@@ -28,7 +28,7 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.systems.tango.credit import ClassBalance
-from milonga.types import Floats, Rollout, Rollouts, TrainBatch, Verification
+from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 Verdicts = list[list[float] | None]
 """+1 or -1 for each step of each solution; None where the verification does not match the steps."""
@@ -95,10 +95,10 @@ class Tango(Recipe):
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
         if ctx.learner == "generator":
-            solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.rollouts)
+            solutions = sample_solutions(ctx, "generator", self.objectives["generator"].filter, self.group_size)
             return Rollouts([*solutions, *ctx.ask("verifier", solutions)])
         solutions = ctx.ask("generator", ctx.problems())
-        return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.rollouts)])
+        return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.group_size)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         solutions = rollouts.of("generator")
@@ -167,7 +167,7 @@ class Tango(Recipe):
     def verifier_reward(self, check: Rollout, label: float) -> float:
         """Return the reward of a check; NaN where the solution's correctness is unknown, 0 where no final verdict can be
         parsed."""
-        value: Verification = check.parsed.value
+        value = check.verification
         if np.isnan(label):
             return float("nan")
         if value.final is None:
@@ -180,7 +180,7 @@ class Tango(Recipe):
 
 def collect_step_verdicts(solutions: Rollouts, checks: Rollouts) -> Verdicts:
     """Return the step verdicts on each solution, matched by index: generator and verifier may have different tokenizers."""
-    found = {check.target.id: check.parsed.value.steps for check in checks}
+    found = {check.target.id: check.verification.steps for check in checks}
     return [verdicts_to_signs(found.get(solution.id), solution) for solution in solutions]
 
 

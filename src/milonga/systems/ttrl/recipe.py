@@ -63,9 +63,9 @@ class Ttrl(Recipe):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.votes = self.options.votes or 2 * self.rollouts
-        if self.votes < self.rollouts:
-            raise ConfigError(f"options.votes={self.votes} is less than batch.rollouts={self.rollouts}: who learns votes too")
+        self.votes = self.options.votes or 2 * self.group_size
+        if self.votes < self.group_size:
+            raise ConfigError(f"options.votes={self.votes} is less than batch.rollouts={self.group_size}: who learns votes too")
 
     def schedule(self) -> Schedule:
         return always("generator")
@@ -111,7 +111,7 @@ class Ttrl(Recipe):
         objective = self.objectives["generator"]
         rewards, votes = self.compute_rewards(ctx, rollouts)
         found = dict(zip((rollout.id for rollout in rollouts), rewards, strict=True))
-        trained = keep_first_samples(rollouts, self.rollouts)
+        trained = keep_first_samples(rollouts, self.group_size)
         own = np.array([found[rollout.id] for rollout in trained])
         shaped = shape_rewards(own, ctx, trained, objective.filter)
         penalties = ctx.compute_kl_penalties(trained, objective.estimator)
@@ -165,5 +165,5 @@ class Ttrl(Recipe):
             "majority_share": mean([ballot.vote.share for ballot in found]),
             "label_accuracy": mean([winner_correctness(ballot) for ballot in found]),
             "reward_accuracy": mean([right for ballot in found for right in label_correctness(ballot)]),
-            "known_accuracy": mean(ctx.ask("generator", known, self.rollouts).correct) if known else None,
+            "known_accuracy": mean(ctx.ask("generator", known, self.group_size).correct) if known else None,
         }

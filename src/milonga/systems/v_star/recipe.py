@@ -103,7 +103,7 @@ class VStar(Recipe):
         if not ctx.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'v_star' compares the generator's tokens: generator and verifier need models of one vocabulary")
         collecting = ctx.phase == "collect"
-        return ctx.ask("generator", ctx.problems(), self.rollouts) if collecting else Rollouts([])
+        return ctx.ask("generator", ctx.problems(), self.group_size) if collecting else Rollouts([])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         if ctx.phase == "collect":
@@ -154,7 +154,7 @@ class VStar(Recipe):
         swapped = replace(ctx.run, policies={**ctx.run.policies, "generator": self.policies["verifier"]})
         own = Context(swapped, f"{ctx.turn}/sampler", "", split=ctx.split).ask("generator", problems)
         judged = ctx.judge("verifier", ctx.ask("generator", problems, 2))
-        ranks = [(float(t.target.length), t.parsed.value.rank) for t in judged]
+        ranks = [(float(t.target.length), t.verification.rank) for t in judged]
         return {"verifier/as_sampler": mean(own.correct), "verifier/rank_by_length": correlation(ranks)}
 
 
