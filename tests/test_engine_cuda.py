@@ -20,8 +20,7 @@ from milonga.types import Rollouts
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
 from milonga.engine.local import history, memory
-from milonga.engine.local.cuda import kept_slots as held
-from milonga.engine.local.cuda import sampler
+from milonga.engine.local.cuda import kept_slots, sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _split_passes
 from milonga.engine.local.cuda.kept_slots import KeptSlots
 from milonga.engine.local.cuda.weights import Weights, explain_unsuited
@@ -74,7 +73,7 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "LEAST", 4)
+    monkeypatch.setattr(kept_slots, "LEAST", 4)
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:

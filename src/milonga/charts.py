@@ -110,12 +110,12 @@ def line_chart(
     heights = [v for one in drawn for v in one.y]
     x = make_axis((v for one in drawn for v in one.x), log_x, x_label)
     y = make_axis([*heights, *(_find_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
-    frame = Frame(title, [get_legend_name(one) for one in drawn], x, y, width, height)
+    frame = Frame(title, [_get_legend_name(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
         marks = sum(p is not None for p in one.y) <= MOST_MARKS
         inner = _render_band(frame, one) + _render_line(frame, one) + _render_dots(frame, one, marks)
-        body.append(f'<g class="{series_class(k)}">{inner}</g>')
+        body.append(f'<g class="{_series_class(k)}">{inner}</g>')
     return frame.render("Line chart", describe_series(series), "".join(body))
 
 
@@ -134,7 +134,7 @@ def path_chart(
     drawn = [thin_series(one) for one in series]
     x = make_axis([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
     y = make_axis([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
-    frame = Frame(title, [get_legend_name(one) for one in drawn], x, y, width, height)
+    frame = Frame(title, [_get_legend_name(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
         points = [(*place, px, py) for px, py, place in frame.points_to_pixels(one.x, one.y) if place is not None]
@@ -145,12 +145,12 @@ def path_chart(
             fade = "" if first or last else f' opacity="{0.25 + 0.6 * at / len(points):.2f}"'
             when = ", start" if first else ", end" if last else f", point {at + 1} of {len(points)}"
             dots.append(
-                render_dot(
-                    left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {format_point(px, py)}{when}", fade
+                _render_dot(
+                    left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {_format_point(px, py)}{when}", fade
                 )
             )
         line = _render_line(frame, one).replace('class="line"', 'class="line thin"')
-        body.append(f'<g class="{series_class(k)}">{line}{"".join(dots)}</g>')
+        body.append(f'<g class="{_series_class(k)}">{line}{"".join(dots)}</g>')
     return frame.render("Path", describe_series(series), "".join(body))
 
 
@@ -177,8 +177,10 @@ def reliability_chart(
         for one, (_, _, place) in zip(bins, frame.points_to_pixels(line.x, line.y), strict=True):
             if place is not None:
                 radius = 2 + 6 * math.sqrt(max(one.count, 0) / most)
-                dots.append(render_dot(*place, radius, "dot", f"{name}: {format_point(one.said, one.true)}, {one.count} cases"))
-        body.append(f'<g class="{series_class(k)}">{_render_line(frame, line)}{"".join(dots)}</g>')
+                dots.append(
+                    _render_dot(*place, radius, "dot", f"{name}: {_format_point(one.said, one.true)}, {one.count} cases")
+                )
+        body.append(f'<g class="{_series_class(k)}">{_render_line(frame, line)}{"".join(dots)}</g>')
     said = [f"{name}, {sum(one.count for one in bins)} cases in {len(bins)} bins" for name, bins in curves]
     return frame.render("Reliability diagram", said, "".join(body))
 
@@ -215,7 +217,7 @@ def bar_chart(
     zero = frame.to_pixel_x(0.0)
     if zero is not None and x.low < 0:
         body.append(f'<path class="zero" d="M{_coord(zero)} {_coord(frame.top)}V{_coord(frame.bottom)}"/>')
-    said = [f"{one.name}: " + ", ".join(format_value(v) for v in one.values[:12]) for one in bars]
+    said = [f"{one.name}: " + ", ".join(_format_value(v) for v in one.values[:12]) for one in bars]
     return frame.render("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
 
 
@@ -238,14 +240,14 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
     for edge, share in known.items():
         a, b, bend = end(0, edge), end(1, edge), width / 2
         way = f"M{_coords(box, a)}C{_coords(bend, a)} {_coords(bend, b)} {_coords(width - box, b)}"
-        tip = render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
+        tip = _render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
         stroke = f'<path class="stream" stroke-width="{_coord(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
-        label = render_text(width - box - 8, b + 4, format_value(round(share, 3)), "end")
-        edges.append(f'<g class="{series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
-    boxes = [render_node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
+        label = _render_text(width - box - 8, b + 4, _format_value(round(share, 3)), "end")
+        edges.append(f'<g class="{_series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
+    boxes = [_render_node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
     said = [f"{receiver} had {share:.0%} from {sender}" for (sender, receiver), share in known.items()]
-    head = render_text(2, 14, fit_text(title, width), kind="name", full=title)
-    return render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
+    head = _render_text(2, 14, _fit_text(title, width), kind="name", full=title)
+    return _render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
 
 
 def join_charts(charts: Sequence[str], gap: float = 24.0) -> str:
@@ -337,21 +339,21 @@ def make_axis(values: Iterable[Value], log: bool = False, label: str = "", outwa
         around = size * 0.1 or 1.0
         low, high = low - around, high + around
     counts = all(v == round(v) for v in known) and high - low > 1  # 0 and 1 alone may be the ends of a share
-    step = max(nice_step(high - low, 5, (1.0, 2.0, 5.0)), 1.0) if counts else nice_step(high - low, 5)
+    step = max(_nice_step(high - low, 5, (1.0, 2.0, 5.0)), 1.0) if counts else _nice_step(high - low, 5)
     if outward:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return Axis(low, high, ticks, format_ticks(ticks, step), label)
+    return Axis(low, high, ticks, _format_ticks(ticks, step), label)
 
 
-def nice_step(span: float, target: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
+def _nice_step(span: float, target: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
     """Round a step to a nice number times a power of ten, so that `span` has about `target` steps."""
     raw = span / target
     power = 10.0 ** math.floor(math.log10(raw))
     return next((m * power for m in nice if m * power >= raw * (1 - 1e-9)), 10.0 * power)
 
 
-def format_ticks(ticks: Sequence[float], step: float) -> list[str]:
+def _format_ticks(ticks: Sequence[float], step: float) -> list[str]:
     """Format all ticks alike: the same unit, and as many decimals as the step needs."""
     largest = max((abs(tick) for tick in ticks), default=0.0)
     unit, name = next(((size, name) for size, name in UNITS if 1e4 <= largest < 1e21 and largest >= size), (1.0, ""))
@@ -372,10 +374,10 @@ def _make_log_axis(known: Sequence[float], label: str) -> Axis:
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     ticks = [m * 10.0**e for e in range(first, last + 1, every) for m in factors if low * 0.999 <= m * 10.0**e <= high * 1.001]
     ticks = ticks or [low, high]
-    return Axis(min(low, ticks[0]), max(high, ticks[-1]), ticks, [format_log_tick(tick) for tick in ticks], label, log=True)
+    return Axis(min(low, ticks[0]), max(high, ticks[-1]), ticks, [_format_log_tick(tick) for tick in ticks], label, log=True)
 
 
-def format_log_tick(tick: float) -> str:
+def _format_log_tick(tick: float) -> str:
     return format_amount(tick) if 1e-3 <= tick < 1e21 else f"{tick:.3g}"
 
 
@@ -401,11 +403,11 @@ class Frame:
     bottom: float = field(init=False)
 
     def __post_init__(self) -> None:
-        longest = max((estimate_width(name) for name in self.y.names), default=0.0)
+        longest = max((_estimate_width(name) for name in self.y.names), default=0.0)
         self.left = 10 + min(longest, self.width * 0.42)
-        last = estimate_width(self.x.names[-1]) / 2 if self.x.names else 0.0
+        last = _estimate_width(self.x.names[-1]) / 2 if self.x.names else 0.0
         self.right = self.width - max(10.0, last + 4) - (34 if isinstance(self.y, Rows) else 0)
-        self.entries = layout_legend(self.names, self.width)
+        self.entries = _layout_legend(self.names, self.width)
         self.top = 26 + 17 * (self.entries[-1][2] + 1 if self.entries else 0) + (20 if self.y.label else 2)
         below = 22 + (14 if self.x.label else 0)
         if self.fixed:
@@ -431,20 +433,20 @@ class Frame:
         return [(a, b, self.to_pixels(a, b)) for a, b in zip(x, y, strict=True)]
 
     def render(self, kind: str, said: Sequence[str], body: str) -> str:
-        return render_svg(kind, self.title, said, self.width, self.height, self._render_labels() + self._render_grid() + body)
+        return _render_svg(kind, self.title, said, self.width, self.height, self._render_labels() + self._render_grid() + body)
 
     def _render_labels(self) -> str:
-        out = [render_text(2, 14, fit_text(self.title, self.width * 0.92), kind="name", full=self.title)]
+        out = [_render_text(2, 14, _fit_text(self.title, self.width * 0.92), kind="name", full=self.title)]
         for k, left, row, name in self.entries:
             top = 32 + 17 * row
             sample = f'<path class="line" d="M{_coord(left)} {_coord(top - 4)}h16"/>'
             out.append(
-                f'<g class="{series_class(k)}">{sample}{render_text(left + 21, top, name, full=self.names[k] or "")}</g>'
+                f'<g class="{_series_class(k)}">{sample}{_render_text(left + 21, top, name, full=self.names[k] or "")}</g>'
             )
         if self.y.label:
-            out.append(render_text(2, self.top - 11, self.y.label))
+            out.append(_render_text(2, self.top - 11, self.y.label))
         if self.x.label:
-            out.append(render_text((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
+            out.append(_render_text((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
         return "".join(out)
 
     def _render_grid(self) -> str:
@@ -453,47 +455,47 @@ class Frame:
             left = self.to_pixel_x(tick)
             assert left is not None
             out.append(f'<path class="grid" d="M{_coord(left)} {_coord(self.top)}V{_coord(self.bottom)}"/>')
-            out.append(render_text(left, self.bottom + 15, name, "middle"))
+            out.append(_render_text(left, self.bottom + 15, name, "middle"))
         if isinstance(self.y, Rows):
             each = (self.bottom - self.top) / max(len(self.y.names), 1)
             for k, name in enumerate(self.y.names):
-                short = fit_text(name, self.left - 10)
-                out.append(render_text(self.left - 6, self.top + (k + 0.5) * each + 4, short, "end", full=name))
+                short = _fit_text(name, self.left - 10)
+                out.append(_render_text(self.left - 6, self.top + (k + 0.5) * each + 4, short, "end", full=name))
             return "".join(out)
         for tick, name in zip(self.y.ticks, self.y.names, strict=True):
             top = self.bottom - self.y.to_fraction(tick) * (self.bottom - self.top)
             kind = "zero" if tick == 0 and self.y.low < 0 else "grid"
             out.append(f'<path class="{kind}" d="M{_coord(self.left)} {_coord(top)}H{_coord(self.right)}"/>')
-            out.append(render_text(self.left - 6, top + 4, name, "end"))
+            out.append(_render_text(self.left - 6, top + 4, name, "end"))
         return "".join(out)
 
 
-def render_svg(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
+def _render_svg(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
     """Render the SVG element around a chart, with its description for screen readers."""
-    label = escape_attribute(clip_text(f"{kind}: {title}." + "".join(f" {text};" for text in said), 600))
+    label = _escape_attribute(clip_text(f"{kind}: {title}." + "".join(f" {text};" for text in said), 600))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{label}" '
         f'viewBox="0 0 {_coord(width)} {_coord(height)}" width="{_coord(width)}" height="{_coord(height)}">{body}</svg>'
     )
 
 
-def render_node(left: float, middle: float, name: str, width: float) -> str:
+def _render_node(left: float, middle: float, name: str, width: float) -> str:
     """Render a box of a flow chart with its name."""
     rect = (
         f'<rect class="node" x="{_coord(left + 1)}" y="{_coord(middle - 20)}" width="{_coord(width - 2)}" height="40" rx="5"/>'
     )
-    return rect + render_text(left + width / 2, middle + 4, fit_text(name, width - 12), "middle", full=name)
+    return rect + _render_text(left + width / 2, middle + 4, _fit_text(name, width - 12), "middle", full=name)
 
 
-def layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
+def _layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
     """Lay out the legend: (series index, left edge, row, name cut to fit) for each entry."""
     out: list[tuple[int, float, int, str]] = []
     left, row = 2.0, 0
     for k, name in enumerate(names):
         if name is None:
             continue
-        short = fit_text(name, min(240.0, width - 30))
-        needed = 21 + estimate_width(short) + 16
+        short = _fit_text(name, min(240.0, width - 30))
+        needed = 21 + _estimate_width(short) + 16
         if out and left + needed > width:
             left, row = 2.0, row + 1
         out.append((k, left, row, short))
@@ -501,7 +503,7 @@ def layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int, 
     return out
 
 
-def get_legend_name(one: Series) -> str | None:
+def _get_legend_name(one: Series) -> str | None:
     return one.name if any(v is not None for v in one.y) else None
 
 
@@ -530,7 +532,7 @@ def _render_dots(frame: Frame, one: Series, marks: bool) -> str:
         around = [p for _, _, p in places[max(at - 1, 0) : at + 2]]
         alone = sum(p is not None for p in around) == 1
         if place is not None and (marks or alone):
-            out.append(render_dot(*place, 2.6, "dot", f"{one.name}: {format_point(x, y)}"))
+            out.append(_render_dot(*place, 2.6, "dot", f"{one.name}: {_format_point(x, y)}"))
     return "".join(out)
 
 
@@ -579,7 +581,7 @@ def _render_bar(
     assert a is not None and b is not None and isinstance(frame.y, Rows)
     value = reach[1] - reach[0]
     left, right = min(a, b), max(a, b)
-    tip = render_tooltip(f"{frame.y.names[row]}, {one.name}: {format_value(value)}")
+    tip = _render_tooltip(f"{frame.y.names[row]}, {one.name}: {_format_value(value)}")
     place = f'x="{_coord(left)}" y="{_coord(top)}" width="{_coord(right - left)}" height="{_coord(thick)}"'
     out = f'<rect class="bar" {place} rx="1">{tip}</rect>'
     edges = [frame.to_pixel_x(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
@@ -588,8 +590,8 @@ def _render_bar(
         out += f'<path class="whisker" d="M{_coord(inside[0])} {_coord(top + thick / 2)}H{_coord(inside[1])}"/>'
         right = max(right, *inside)
     if alone:
-        out += render_text(right + 4, top + thick / 2 + 4, format_value(value))
-    return f'<g class="{series_class(k)}">{out}</g>'
+        out += _render_text(right + 4, top + thick / 2 + 4, _format_value(value))
+    return f'<g class="{_series_class(k)}">{out}</g>'
 
 
 def _list_bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) -> list[float]:
@@ -605,51 +607,51 @@ def _list_bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: boo
 # --- text ------------------------------------------------------------------------------------------------------------------
 
 
-def escape_attribute(text: str) -> str:
+def _escape_attribute(text: str) -> str:
     return escape(escape_invisible(text), quote=True)
 
 
-def render_tooltip(text: str) -> str:
-    return f"<title>{escape_attribute(clip_text(text, 200))}</title>"
+def _render_tooltip(text: str) -> str:
+    return f"<title>{_escape_attribute(clip_text(text, 200))}</title>"
 
 
-def render_text(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
+def _render_text(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
     """Render a label; if it was shortened, `full` is its tooltip."""
-    tip = render_tooltip(full) if full and full != text else ""
+    tip = _render_tooltip(full) if full and full != text else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     look = f' class="{kind}"' if kind else ""
-    return f'<text x="{_coord(left)}" y="{_coord(top)}"{side}{look}>{escape_attribute(text)}{tip}</text>'
+    return f'<text x="{_coord(left)}" y="{_coord(top)}"{side}{look}>{_escape_attribute(text)}{tip}</text>'
 
 
-def render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
+def _render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
     place = f'cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"'
-    return f'<circle class="{kind}" {place}{more}>{render_tooltip(tip)}</circle>'
+    return f'<circle class="{kind}" {place}{more}>{_render_tooltip(tip)}</circle>'
 
 
-def estimate_width(text: str) -> float:
+def _estimate_width(text: str) -> float:
     """Estimate the width of a label in pixels: East Asian characters are twice as wide."""
     return sum(CHARACTER * (2 if ord(c) > 0x2E7F else 1) for c in escape_invisible(text))
 
 
-def fit_text(text: str, width: float) -> str:
+def _fit_text(text: str, width: float) -> str:
     """Shorten a text to fit into `width` pixels."""
     plain = clip_text(escape_invisible(text), int(width))  # no letter is narrower than a pixel
     keep = len(plain)
-    while keep > 1 and estimate_width(clip_text(plain, keep)) > width:
+    while keep > 1 and _estimate_width(clip_text(plain, keep)) > width:
         keep -= 1
     return clip_text(plain, keep)
 
 
-def series_class(k: int) -> str:
+def _series_class(k: int) -> str:
     return f"s{k % COLOURS}" + (" dashed" if k // COLOURS % 2 else "")
 
 
-def format_value(value: Value) -> str:
+def _format_value(value: Value) -> str:
     return "no value" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def format_point(x: Value, y: Value) -> str:
-    return f"{format_value(y)} at {format_value(x)}"
+def _format_point(x: Value, y: Value) -> str:
+    return f"{_format_value(y)} at {_format_value(x)}"
 
 
 def describe_series(series: Sequence[Series]) -> list[str]:
@@ -658,7 +660,7 @@ def describe_series(series: Sequence[Series]) -> list[str]:
     for one in series:
         known = [v for v in one.y if v is not None and math.isfinite(v)]
         out.append(
-            f"{one.name} from {format_value(known[0])} to {format_value(known[-1])}" if known else f"{one.name} has no value"
+            f"{one.name} from {_format_value(known[0])} to {_format_value(known[-1])}" if known else f"{one.name} has no value"
         )
     return out
 

@@ -74,14 +74,14 @@ def summarise_claim(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
         "p": None if difference is None else difference["p"],
         "smallest_effect": None if difference is None else difference["smallest_effect"],
         "verdict": verdict,
-        "values": {name: get_arm_value(arm, claim, result["metric"]) for name, arm in result["arms"].items()},
+        "values": {name: _get_arm_value(arm, claim, result["metric"]) for name, arm in result["arms"].items()},
         "compute": {name: {cost: arm[cost] for cost in ("turns", "tokens", "flops")} for name, arm in result["arms"].items()},
         "failed": result["failed"],
         "out": result["out"],
     }
 
 
-def get_arm_value(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
+def _get_arm_value(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
     found = arm["metrics"].get(metric)
     return None if found is None else found["area" if claim.area else "final"]
 

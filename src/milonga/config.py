@@ -354,7 +354,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     path = [str(part) for part in details["loc"]]
     key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
     if details["type"] == "extra_forbidden":
-        return ConfigError(f"unknown key '{key}': {suggest_name(path[-1], list_fields(model, path[:-1]))}")
+        return ConfigError(f"unknown key '{key}': {suggest_name(path[-1], _list_fields(model, path[:-1]))}")
     if path and path[-1] == "[key]":  # a table whose keys are fixed names
         return ConfigError(f"unknown key '{key.removesuffix('.[key]')}': use {details['ctx']['expected']}")
     if details["type"] == "missing":
@@ -363,7 +363,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     return ConfigError(f"'{key}': {message} (got {details['input']!r})" if path else f"'{key}': {message}")
 
 
-def list_fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+def _list_fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     """List the keys that are allowed at a place in the config."""
     current: Any = model
     for part in path:

@@ -162,7 +162,7 @@ class Context:
         for target, context in zip(everyone, self._encode_prompts(agent, everyone, n), strict=True):
             if context is not None:
                 named = self._make_ids(agent, target.id, n, greedy)
-                asked += [_Asked(id, *split_target(target), Request(context, key)) for id, key in named]
+                asked += [_Asked(id, *_split_target(target), Request(context, key)) for id, key in named]
         self._require_any(agent, inputs, asked)
         with nullcontext() if self.task.tool is None else self.cache_conversations():
             rollouts = self._answer_tool_calls(agent, self._sample(agent, asked, greedy, tag), greedy, tag)
@@ -209,7 +209,7 @@ class Context:
         asked: list[_Asked] = []
         for talk, context in zip(talks, self._encode_next_turns(agent, talks, said, n), strict=True):
             if context is not None:
-                kept = talk if talk.origin == "sampled" else mask_conversation(talk)
+                kept = talk if talk.origin == "sampled" else _mask_conversation(talk)
                 named = self._make_ids(agent, f"{talk.id}>", n, greedy)
                 asked += [_Asked(id, talk.problem, talk, Request(context, key), talk=(kept, speaker)) for id, key in named]
         return self._sample(agent, asked, greedy, tag)
@@ -247,7 +247,7 @@ class Context:
         for talk, answer, context in zip(talks, answers, contexts, strict=True):
             if context is not None:
                 id, key = self._make_ids(agent, f"{talk.id}>=", 1, False)[0]
-                one = _Asked(id, talk.problem, talk, Request(context, key), talk=(mask_conversation(talk), "prompt"))
+                one = _Asked(id, talk.problem, talk, Request(context, key), talk=(_mask_conversation(talk), "prompt"))
                 rollouts.append(replace(self._make_rollout(one, answer, made, 1.0), origin="given"))
         return Rollouts(self._grade_solutions(rollouts))
 
@@ -255,7 +255,7 @@ class Context:
         """Make rollouts of given texts as if the agent had written them: to be imitated, or scored by a value head. They never
         enter a policy gradient."""
         role = self.role(agent)
-        targets = [split_target(target)[1] for target in inputs]
+        targets = [_split_target(target)[1] for target in inputs]
         # A solution that was truncated at the limit has no end to be imitated.
         whole = [a is None or a.text != text or a.finish != "length" for a, text in zip(targets, texts, strict=True)]
         made, answers = self._encode_given(agent, texts, whole)
@@ -264,7 +264,7 @@ class Context:
         for target, answer, context in zip(inputs, answers, contexts, strict=True):
             if context is not None:
                 id, key = self._make_ids(agent, f"{target.id}=", 1, False)[0]
-                rollout = self._make_rollout(_Asked(id, *split_target(target), Request(context, key)), answer, made, 1.0)
+                rollout = self._make_rollout(_Asked(id, *_split_target(target), Request(context, key)), answer, made, 1.0)
                 rollouts.append(replace(rollout, origin="given"))
         return Rollouts(rollouts if role.judges else self._grade_solutions(rollouts))
 
@@ -310,7 +310,7 @@ class Context:
     ) -> list[NDArray[np.int64] | None]:
         """Encode an agent's prompts. One that leaves no room for a completion (one token, or `rooms`) is None, and counted as
         dropped."""
-        prompts = [self.role(agent).prompt(*split_target(target)) for target in inputs]
+        prompts = [self.role(agent).prompt(*_split_target(target)) for target in inputs]
         return self._drop_too_long(agent, self.engine.encode_all(self.policy(agent), prompts), n, rooms)
 
     def _encode_next_turns(
@@ -375,7 +375,7 @@ class Context:
         end are set here."""
         start = len(asked.request.context)
         end = start + len(answer.ids)
-        before, known, earlier = collect_prefix(asked)
+        before, known, earlier = _collect_prefix(asked)
         logprobs = np.zeros(end)
         logprobs[start:] = answer.logprobs
         if asked.talk is not None:
@@ -419,12 +419,12 @@ class Context:
         return kl_penalties(rollouts, reference, estimator.kl_coef)
 
 
-def split_target(target: Problem | Rollout) -> tuple[Problem, Rollout | None]:
+def _split_target(target: Problem | Rollout) -> tuple[Problem, Rollout | None]:
     """Split a target into its problem and, for a judge, the rollout to be judged."""
     return (target, None) if isinstance(target, Problem) else (target.problem, target)
 
 
-def collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
+def _collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
     """Return what precedes a completion: text and step spans of the prefix that it continues, and the segments so far."""
     start = len(asked.request.context)
     if asked.talk is not None:
@@ -438,7 +438,7 @@ def collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tup
     return text, solution.steps[:count], tuple(kept)
 
 
-def mask_conversation(talk: Rollout) -> Rollout:
+def _mask_conversation(talk: Rollout) -> Rollout:
     """Mask a whole conversation: a copy in which no token is trained."""
     untrained = tuple(replace(segment, trained=False) for segment in talk.segments)
     return replace(talk, segments=untrained, logprobs=np.zeros(len(talk.ids)))

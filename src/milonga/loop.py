@@ -240,13 +240,13 @@ class Loop:
                 version = self.engine.publish(train_batch.policy)
             if train_batch.advantages is not None:
                 advantages |= {t.id: array for t, array in zip(train_batch.rollouts, train_batch.advantages, strict=True)}
-            row |= {f"learn/{train_batch.policy}/{key}": value for key, value in format_report(report, behind).items()}
+            row |= {f"learn/{train_batch.policy}/{key}": value for key, value in _format_report(report, behind).items()}
             row |= {f"credit/{train_batch.policy}/{key}": value for key, value in train_batch.notes.items()}
             row |= {f"flow/{source}>{train_batch.policy}": share for source, share in train_batch.sources.items()}
             row[f"learn/{train_batch.policy}/version"] = version
             if report.skipped:
                 self.view.say(f"turn {ctx.turn}: {report.skipped}")
-        row |= rollout_metrics(rollouts)
+        row |= _rollout_metrics(rollouts)
         row["dropped"] = sum(ctx.dropped.values())
         if ctx.dropped:
             reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(ctx.dropped.items()))
@@ -295,12 +295,12 @@ class Loop:
         # Before the report, which says that the run is finished.
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
-        report = summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        report = _summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
 
 
-def format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
+def _format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
     """Metrics of an update from rollouts that are `behind` versions old on average; None in a run without staleness."""
     numbers = asdict(report)
     numbers["skipped"] = int(report.skipped is not None)
@@ -309,7 +309,7 @@ def format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
     return {"staleness": behind} | numbers
 
 
-def rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
+def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """Metrics of the turn's own rollouts, by agent: they need no extra sampling."""
     out: dict[str, Any] = {}
     for agent in dict.fromkeys(rollout.agent for rollout in rollouts):
@@ -318,7 +318,7 @@ def rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
             numbers = judge_metrics(own)
         elif own[0].grade is not None:
             numbers = solver_metrics(own)
-            flat = [len(set(group)) == 1 for group in group_outcomes(own).values() if len(group) > 1]
+            flat = [len(set(group)) == 1 for group in _group_outcomes(own).values() if len(group) > 1]
             numbers["flat_groups"] = float(np.mean(flat)) if flat else None
         else:
             numbers = output_metrics(own)
@@ -326,14 +326,14 @@ def rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
     return out
 
 
-def group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
+def _group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.problem.id, []).append(rollout.correct)
     return groups
 
 
-def summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
+def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
     """Summarise a run: the main metrics at its start and end, and its compute."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     first, last = measured[0], measured[-1]

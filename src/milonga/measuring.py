@@ -24,7 +24,7 @@ def run_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path 
     """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG."""
     suite = make_suite(name, given)
     suite.check()
-    check_plot(plot)
+    _check_plot(plot)
     with open_subject(path, suite.bare, suite.needs) as (head, subject):
         found = suite.measure(subject)
     if plot is not None:
@@ -49,7 +49,7 @@ def refuse_unknown_options(what: str, given: Iterable[str], known: Collection[st
         raise ConfigError(f"option '{wrong}' does not apply to {what}: it takes {', '.join(known)}")
 
 
-def check_plot(plot: Path | None) -> None:
+def _check_plot(plot: Path | None) -> None:
     """Check the path of the chart before anything is measured."""
     if plot is not None and plot.suffix != ".svg":
         raise ConfigError(f"charts are written as SVG: name a file that ends in .svg, not '{plot}'")

@@ -154,11 +154,11 @@ class Pair:
         `agents` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
         default to the run's.
         """
-        name, folder, layer = str(path), Path(path), collect_overrides(seed, device, temperature, sampler)
+        name, folder, layer = str(path), Path(path), _collect_overrides(seed, device, temperature, sampler)
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
             return cls(plan_bare_models(name, name, layer), None, AGENTS if agents is None else agents)
         found = load_finished_run(folder, layer)
-        return cls(found.plan, found.weights, list_present_agents(found.plan) if agents is None else agents, found.turn)
+        return cls(found.plan, found.weights, _list_present_agents(found.plan) if agents is None else agents, found.turn)
 
     @classmethod
     def bare(
@@ -177,7 +177,7 @@ class Pair:
             raise ConfigError("a pair needs a generator or a verifier")
         other = next(iter(named.values()))
         plan = plan_bare_models(
-            named.get("generator", other), named.get("verifier", other), collect_overrides(seed, device, temperature, sampler)
+            named.get("generator", other), named.get("verifier", other), _collect_overrides(seed, device, temperature, sampler)
         )
         return cls(plan, None, tuple(named))
 
@@ -212,7 +212,7 @@ class Pair:
 
         Problems that do not fit into the model's context get none; the others are not affected.
         """
-        check_distinct_ids("problem", [problem.id for problem in problems])
+        _check_distinct_ids("problem", [problem.id for problem in problems])
         try:
             return Context(self.run_context, "use", "").ask("generator", problems, n, greedy)
         except TooLongError:
@@ -224,7 +224,7 @@ class Pair:
         A scorer is asked once: it is deterministic. If a solution does not fit into the model's context, all its checks
         count as unparsed.
         """
-        check_distinct_ids("solution", [solution.id for solution in solutions])
+        _check_distinct_ids("solution", [solution.id for solution in solutions])
         targets = Rollouts(solutions)
         try:
             judged = Context(self.run_context, "use", "").judge("verifier", targets, checks, greedy)
@@ -248,22 +248,22 @@ class Pair:
         return rollout
 
 
-def collect_overrides(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
+def _collect_overrides(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
     """Collect the config overrides that the user of a pair gave; None means not given."""
     known = {"seed": seed, "device": device}
     sampling = {"temperature": temperature, "sampler": sampler}
-    return drop_none(known) | ({"sampling": drop_none(sampling)} if drop_none(sampling) else {})
+    return _drop_none(known) | ({"sampling": _drop_none(sampling)} if _drop_none(sampling) else {})
 
 
-def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def list_present_agents(plan: Plan) -> tuple[str, ...]:
+def _list_present_agents(plan: Plan) -> tuple[str, ...]:
     return tuple(agent for agent in AGENTS if agent in plan.roles)
 
 
-def check_distinct_ids(what: str, ids: Sequence[str]) -> None:
+def _check_distinct_ids(what: str, ids: Sequence[str]) -> None:
     """Check that ids are distinct: they seed the sampling, and identify the results."""
     if len(set(ids)) != len(ids):
         raise ValueError(f"two {what}s have the same id")

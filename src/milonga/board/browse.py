@@ -259,7 +259,7 @@ class Rollouts:
             return []
         digest = self._load_digest(turn)
         with pq.ParquetFile(self.turn_path(turn)) as file:
-            questions = read_rows_at(file, digest.rows[places], ["problem", "question"]).to_pylist()
+            questions = _read_rows_at(file, digest.rows[places], ["problem", "question"]).to_pylist()
         return [
             Group(turn, row["problem"], row["question"] or "", **{count: int(digest.counts[count][at]) for count in COUNTS})
             for at, row in zip(places, questions, strict=True)
@@ -272,7 +272,7 @@ class Rollouts:
             if key in self.digests:
                 self.digests.move_to_end(key)
                 return self.digests[key]
-        made = make_digest(self.turn_path(turn))
+        made = _make_digest(self.turn_path(turn))
         with self.lock:
             self.digests[key] = made
             held = sum(len(digest.problems) for digest in self.digests.values())
@@ -288,14 +288,14 @@ class Rollouts:
         checks_by_target: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
         others = []
         for row in rows:
-            targets = [target for target in row["targets"] or () if target in checks_by_target] if is_check(row) else []
+            targets = [target for target in row["targets"] or () if target in checks_by_target] if _is_check(row) else []
             for target in targets:
                 checks_by_target[target].append(row)
             if not targets:  # a solution, or a verification whose target was not saved
                 others.append(row)
         shown = others[:MOST_ROLLOUTS]
         rollouts = tuple(
-            build_rollout(row, find_verifications(row, checks_by_target)[:MOST_ROLLOUTS], self.terse) for row in shown
+            _build_rollout(row, _find_verifications(row, checks_by_target)[:MOST_ROLLOUTS], self.terse) for row in shown
         )
         return Transcript(turn, problem, rows[0]["question"] or "", rollouts, len(others) - len(shown))
 
@@ -316,11 +316,11 @@ class Rollouts:
             if not len(places):
                 return []
             columns = [name for name in WIDE if name in file.schema_arrow.names]
-            rows: list[dict[str, Any]] = read_rows_at(file, places, columns).to_pylist()
+            rows: list[dict[str, Any]] = _read_rows_at(file, places, columns).to_pylist()
         return [dict.fromkeys(WIDE) | row for row in rows]
 
 
-def read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
+def _read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
     """Read the rows at these indices, in order. Only the row groups that hold them are read."""
     sizes = np.array([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
@@ -332,7 +332,7 @@ def read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.T
     return table.take(pa.array(places - starts[group_of] + read_starts[group_of]))
 
 
-def make_digest(path: Path) -> Digest:
+def _make_digest(path: Path) -> Digest:
     with pq.ParquetFile(path) as file:
         here = file.schema_arrow.names
         if any(not pa.types.is_string(file.schema_arrow.field(name).type) for name in ("id", "problem", "question", "text")):
@@ -340,12 +340,12 @@ def make_digest(path: Path) -> Digest:
         if set(NARROW) <= set(here):
             table = file.read(columns=list(NARROW))
         else:
-            table = add_flag_columns(
+            table = _add_flag_columns(
                 file.read(columns=["id", "problem", "targets", "correct", "invalid", "final_verdict", "step_verdicts"])
             )
     coded = table["problem"].combine_chunks().dictionary_encode()
     codes = coded.indices.to_numpy()
-    judges = to_bool_mask(table["verification"])
+    judges = _to_bool_mask(table["verification"])
 
     def count(which: NDArray[np.bool_]) -> Ints:
         return np.bincount(codes[which], minlength=len(coded.dictionary))
@@ -354,28 +354,28 @@ def make_digest(path: Path) -> Digest:
     counts = {
         "rollouts": count(~judges),
         "graded": count(graded),
-        "solved": count(to_bool_mask(table["correct"])),
+        "solved": count(_to_bool_mask(table["correct"])),
         "checks": count(judges),
-        "fooled": count(to_bool_mask(table["fooled"])),
+        "fooled": count(_to_bool_mask(table["fooled"])),
         "invalid": count(table["invalid"].is_valid().to_numpy()),
-        "contradiction": count(to_bool_mask(table["contradiction"])),
+        "contradiction": count(_to_bool_mask(table["contradiction"])),
     }
     return Digest(coded.dictionary, np.unique(codes, return_index=True)[1], counts)
 
 
-def to_bool_mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+def _to_bool_mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     if pa.types.is_null(column.type):
         return np.zeros(len(column), dtype=bool)
     return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=bool)
 
 
-def add_flag_columns(table: pa.Table) -> pa.Table:
+def _add_flag_columns(table: pa.Table) -> pa.Table:
     """Add the flag columns that older runs did not save, computed from the columns they did save."""
     rows = table.to_pylist()
     correct = {row["id"]: row["correct"] for row in rows}
     flags: dict[str, list[bool | None]] = {"verification": [], "fooled": [], "contradiction": []}
     for row in rows:
-        judges, truth = is_check(row), correct.get((row["targets"] or [None])[0])
+        judges, truth = _is_check(row), correct.get((row["targets"] or [None])[0])
         flags["verification"].append(judges)
         flags["fooled"].append(is_fooled(row["final_verdict"], truth) if judges else None)
         flags["contradiction"].append(is_contradiction(row["final_verdict"], row["step_verdicts"]) if judges else None)
@@ -384,24 +384,24 @@ def add_flag_columns(table: pa.Table) -> pa.Table:
     return table
 
 
-def is_check(row: dict[str, Any]) -> bool:
+def _is_check(row: dict[str, Any]) -> bool:
     """Whether a row is a verification. Older runs did not save that: there, a row with a target and without a grade is one."""
     said = row.get("verification")
     return bool(row["targets"]) and row["correct"] is None if said is None else bool(said)
 
 
-def find_verifications(row: dict[str, Any], checks_by_target: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _find_verifications(row: dict[str, Any], checks_by_target: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Find the verifications of a rollout. A verification whose target was not saved is listed as a verification of itself."""
-    return checks_by_target[row["id"]] or ([row] if is_check(row) else [])
+    return checks_by_target[row["id"]] or ([row] if _is_check(row) else [])
 
 
-def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> RolloutView:
-    ends = find_step_ends(row, terse)
+def _build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> RolloutView:
+    ends = _find_step_ends(row, terse)
     pieces, rest = split_at_ends(row["text"] or "", ends)
     credit, rest_credit = split_by_steps(row, replace_non_finite(row["advantages"]), len(pieces))
-    places, rest_places = split_by_steps(row, find_token_ends(row), len(pieces))
+    places, rest_places = split_by_steps(row, _find_token_ends(row), len(pieces))
     truth = row["step_truth"] or []
-    notes = [build_notes(judge, number, row, len(pieces), terse) for number, judge in enumerate(judges)]
+    notes = [_build_notes(judge, number, row, len(pieces), terse) for number, judge in enumerate(judges)]
     begins = [0, *ends]
     steps = tuple(
         Step(
@@ -409,14 +409,14 @@ def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool
             truth[k] if k < len(truth) else None,
             tuple(said[k] for said in notes if said),
             credit[k],
-            shift_ends(places[k], row["text"] or "", begins[k], piece),
+            _shift_ends(places[k], row["text"] or "", begins[k], piece),
         )
         for k, piece in enumerate(pieces)
     )
     return RolloutView(
         row["id"] or "",
         row["agent"] or "",
-        format_policy(row),
+        _format_policy(row),
         row["answer"],
         row["correct"],
         row["invalid"] or "",
@@ -424,30 +424,30 @@ def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool
         steps,
         rest,
         rest_credit,
-        shift_ends(rest_places, row["text"] or "", begins[-1] if pieces else 0, rest),
-        tuple(build_check(judge, row, terse) for judge in judges),
+        _shift_ends(rest_places, row["text"] or "", begins[-1] if pieces else 0, rest),
+        tuple(_build_check(judge, row, terse) for judge in judges),
     )
 
 
-def build_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
+def _build_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
     """Build one note per step from a verification; empty unless it has exactly one verdict per step."""
     verdicts, scores = judge["step_verdicts"] or [], judge["step_scores"] or []
     if len(verdicts) != steps:
         return []
-    pieces, _ = split_at_ends(judge["text"] or "", find_step_ends(judge, terse))
+    pieces, _ = split_at_ends(judge["text"] or "", _find_step_ends(judge, terse))
     if len(pieces) != steps or judge["text"] == solution["text"]:  # a scorer writes nothing of its own
         pieces = [""] * steps
     return [Note(number, pieces[k], verdicts[k], scores[k] if len(scores) == steps else None) for k in range(steps)]
 
 
-def build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> Check:
+def _build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> Check:
     text = row["text"] or ""
     return Check(
         row["id"] or "",
         row["agent"] or "",
-        format_policy(row),
+        _format_policy(row),
         text,
-        split_at_ends(text, find_step_ends(row, terse))[1],
+        split_at_ends(text, _find_step_ends(row, terse))[1],
         row["final_verdict"],
         row["score"],
         row["invalid"] or "",
@@ -457,15 +457,15 @@ def build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> C
     )
 
 
-def format_policy(row: dict[str, Any]) -> str:
+def _format_policy(row: dict[str, Any]) -> str:
     return "" if row["policy"] is None else f"{row['policy']} v{row['version']}"
 
 
-def find_step_ends(row: dict[str, Any], terse: bool) -> list[int]:
+def _find_step_ends(row: dict[str, Any], terse: bool) -> list[int]:
     """Character offset of each step's end. Older runs did not save it: their text is parsed again by the default roles."""
     if row["step_chars"] is not None:
         return list(row["step_chars"])
-    if is_check(row):
+    if _is_check(row):
         return list((parse_terse if terse else parse_tagged)(row["text"] or "").ends)
     return list(StepSolver("terse" if terse else "tagged").parse(row["text"] or "").get(Solution).ends)
 
@@ -482,13 +482,13 @@ def replace_non_finite(values: Sequence[float | None] | None) -> list[float]:
     return [value if value is not None and math.isfinite(value) else 0.0 for value in values or ()]
 
 
-def find_token_ends(row: dict[str, Any]) -> list[int]:
+def _find_token_ends(row: dict[str, Any]) -> list[int]:
     """Character offset of each token's end; empty unless it is known for every token that has an advantage."""
     ends, credit = row["chars"] or [], row["advantages"] or []
     return list(ends) if len(ends) == len(credit) and all(isinstance(end, int) for end in ends) else []
 
 
-def shift_ends(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[int, ...]:
+def _shift_ends(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[int, ...]:
     """Shift token ends from offsets in the whole text to offsets in `piece`, which starts at `begin` after any newlines."""
     lead = begin
     while text[lead : lead + 1] == "\n":

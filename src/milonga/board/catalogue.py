@@ -83,7 +83,7 @@ class Catalogue:
     def scan(self) -> list[Card]:
         """Scan all runs again. Running ones come first, then the newest; the order of running ones does not change."""
         with self.lock:
-            held = find_held_locks()
+            held = _find_held_locks()
             found: list[Card] = []
             comparisons: dict[str, Comparison] = {}
             for name, path, comparison, arm in self._list_folders():
@@ -104,7 +104,7 @@ class Catalogue:
         if known is None:
             return None
         with self.lock:
-            return self._load_card(name, known.path, known.comparison, known.arm, find_held_locks())
+            return self._load_card(name, known.path, known.comparison, known.arm, _find_held_locks())
 
     def find_comparison(self, name: str) -> tuple[Comparison, list[Card]] | None:
         cards = self.scan()
@@ -113,22 +113,22 @@ class Catalogue:
 
     def _list_folders(self) -> Iterator[tuple[str, Path, str, str | None]]:
         """Yield (name, path, comparison, arm) for every run; for a comparison itself the arm is None."""
-        if is_run(self.root):
+        if _is_run(self.root):
             yield self.root.name, self.root, "", ""
             return
-        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in list_subfolders(self.root)]
+        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in _list_subfolders(self.root)]
         for name, path in tops:
             if is_comparison(path):
                 yield name, path, "", None
-                for arm in list_subfolders(path):
-                    for run in list_subfolders(arm):
+                for arm in _list_subfolders(path):
+                    for run in _list_subfolders(arm):
                         if run.name.startswith("seed-"):
                             yield f"{name}/{arm.name}/{run.name}", run, name, arm.name
-            elif is_run(path):
+            elif _is_run(path):
                 yield name, path, "", ""
 
     def _load_card(self, name: str, path: Path, comparison: str, arm: str, held: set[int] | None) -> Card:
-        stamp = tuple(get_file_stamp(path / file) for file in WATCHED)
+        stamp = tuple(_get_file_stamp(path / file) for file in WATCHED)
         changed = max((s[1] for s in stamp if s is not None), default=0) / 1e9
         lock = stamp[-1]
         at_work = lock is not None and (lock[2] in held if held is not None else time.time() - changed < FRESH)
@@ -136,20 +136,20 @@ class Catalogue:
         known = self.seen.get(path)
         if known is None or known[0] != key:
             begun = stamp[0][1] / 1e9 if stamp[0] is not None else changed
-            card = read_card(name, path, at_work)
+            card = _read_card(name, path, at_work)
             card = replace(card, comparison=comparison, arm=arm, changed=changed, begun=begun)
             self.seen[path] = known = (key, card)
         return known[1]
 
 
-def list_subfolders(path: Path) -> list[Path]:
+def _list_subfolders(path: Path) -> list[Path]:
     try:
         return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
     except OSError:
         return []
 
 
-def is_run(path: Path) -> bool:
+def _is_run(path: Path) -> bool:
     """Whether a folder holds a config, or the files of a run that has just begun or failed to begin."""
     return any((path / name).is_file() for name in ("config.toml", "metrics.jsonl", "error.txt", "lock"))
 
@@ -158,7 +158,7 @@ def is_comparison(path: Path) -> bool:
     return (path / "compare.toml").is_file()
 
 
-def get_file_stamp(path: Path) -> tuple[int, int, int] | None:
+def _get_file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except OSError:
@@ -166,7 +166,7 @@ def get_file_stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def find_held_locks() -> set[int] | None:
+def _find_held_locks() -> set[int] | None:
     """Return the inodes that some process holds a write lock on; None if the system does not tell.
 
     Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are not compared: some file
@@ -184,10 +184,10 @@ def find_held_locks() -> set[int] | None:
     return found
 
 
-def read_card(name: str, path: Path, at_work: bool) -> Card:
+def _read_card(name: str, path: Path, at_work: bool) -> Card:
     config, problem = read_settings(path / "config.toml")
     rows = list(read_last_rows(path / "metrics.jsonl"))
-    error = read_last_line(path / "error.txt")
+    error = _read_last_line(path / "error.txt")
     finished = (path / "report.json").is_file()
     state: State = "stopped"
     if at_work:
@@ -215,7 +215,7 @@ def read_card(name: str, path: Path, at_work: bool) -> Card:
         turn=last.get("turn"),
         lead_turn=lead if isinstance(lead, int) else None,
         turns=turns if isinstance(turns, int) else None,
-        figures={short: found for short, key in FIGURES.items() if (found := find_newest_value(rows, key)) is not None},
+        figures={short: found for short, key in FIGURES.items() if (found := _find_newest_value(rows, key)) is not None},
     )
 
 
@@ -231,7 +231,7 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"its config.toml cannot be read: {error}"
 
 
-def read_last_line(path: Path) -> str:
+def _read_last_line(path: Path) -> str:
     """Read the last line of a traceback file; empty if there is none."""
     try:
         with path.open("rb") as file:
@@ -241,7 +241,7 @@ def read_last_line(path: Path) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def find_newest_value(rows: list[dict[str, Any]], key: str) -> float | None:
+def _find_newest_value(rows: list[dict[str, Any]], key: str) -> float | None:
     for row in rows:
         value = row.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(found := to_float(value)):

@@ -64,7 +64,7 @@ class Curves:
         if len(self.half) > LONGEST_LINE:
             self.half = b"\0"  # never a row, however it goes on
         for line in lines:
-            row = parse_row(line)
+            row = _parse_row(line)
             if row is None or (self.turns and row["turn"] <= self.turns[-1]):
                 self.rubbish += 1
             else:
@@ -155,7 +155,7 @@ def to_float(value: float) -> float:
         return math.nan
 
 
-def parse_row(line: bytes) -> dict[str, Any] | None:
+def _parse_row(line: bytes) -> dict[str, Any] | None:
     """Parse one JSON line with a valid `turn`; None for anything else."""
     try:
         row = json.loads(line)
@@ -175,6 +175,6 @@ def read_last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     for line in reversed(lines):
-        row = parse_row(line)
+        row = _parse_row(line)
         if row is not None:
             yield row

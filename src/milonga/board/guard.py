@@ -50,7 +50,7 @@ class Guard:
         if refusal is not None:
             await send_refusal(scope, send, *refusal)
             return
-        await self.app(scope, receive, add_security_headers(send))
+        await self.app(scope, receive, _add_security_headers(send))
 
     def find_refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -95,7 +95,7 @@ async def send_response(send: Send, status: int, headers: list[tuple[bytes, byte
     await send({"type": "http.response.body", "body": body})
 
 
-def add_security_headers(send: Send) -> Send:
+def _add_security_headers(send: Send) -> Send:
     async def sending(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *HEADERS]}

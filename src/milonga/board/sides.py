@@ -40,8 +40,8 @@ class Judged:
 
 def summarise_arms(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS) -> list[Arm]:
     found = []
-    for name, runs in group_by_arm(cards).items():
-        outcomes = {at: make_outcome(shelf.get_curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
+    for name, runs in _group_by_arm(cards).items():
+        outcomes = {at: _make_outcome(shelf.get_curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
         measured = {
             metric: numbers for metric in metrics if (numbers := summarise_metric(outcomes, metric, "lead_turn")) is not None
         }
@@ -49,14 +49,14 @@ def summarise_arms(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] =
     return found
 
 
-def group_by_arm(cards: Sequence[Card]) -> dict[str, list[Card]]:
+def _group_by_arm(cards: Sequence[Card]) -> dict[str, list[Card]]:
     """Group runs by arm, keyed by a unique name.
 
     The name is that of the comparison's arm, that of the run if it is alone, or recipe and task; equal names are numbered.
     """
     kinds: dict[tuple[str, str, str], list[Card]] = {}
     for card in cards:
-        settings = "" if card.arm else json.dumps(read_arm_settings(card.path), sort_keys=True, default=str)
+        settings = "" if card.arm else json.dumps(_read_arm_settings(card.path), sort_keys=True, default=str)
         kinds.setdefault((card.comparison, card.arm, settings), []).append(card)
     out: dict[str, list[Card]] = {}
     for (_, arm, _), runs in kinds.items():
@@ -66,11 +66,11 @@ def group_by_arm(cards: Sequence[Card]) -> dict[str, list[Card]]:
     return out
 
 
-def read_arm_settings(path: Path) -> dict[str, Any]:
+def _read_arm_settings(path: Path) -> dict[str, Any]:
     return {key: value for key, value in read_settings(path / "config.toml")[0].items() if key not in APART}
 
 
-def make_outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
+def _make_outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
     """The measurements of a run so far, as `compare` reads them. Row 0, the start, has no lead turn: it counts as 0."""
     rows: dict[float, dict[str, Any]] = {}
     lead = dict(curves.points("lead_turn"))

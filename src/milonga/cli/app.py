@@ -26,20 +26,20 @@ def run_guarded(command: Callable[[], Any]) -> int:
     try:
         code = command()
     except UserError as error:
-        return print_error(str(error))
+        return _print_error(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
+        return _print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
     if code == STOPPED:
         trains = sys.argv[1:2] in (["run"], ["resume"])
         sys.stderr.write("milonga: stopped" + ("; 'milonga resume DIR' goes on from the last checkpoint\n" if trains else "\n"))
     return code if isinstance(code, int) else 0
 
 
-def print_error(text: str) -> int:
+def _print_error(text: str) -> int:
     sys.stderr.write(f"milonga: {' '.join(text.split())}\n")
     return 2
 

@@ -22,15 +22,15 @@ TOO_LONG = "the question is longer than the model's context: ask a shorter one"
 def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
     """Answer questions until they end. An error is printed, and the next question is read."""
     with contextlib.suppress(KeyboardInterrupt):
-        for number, question in enumerate(read_questions(), 1):
+        for number, question in enumerate(_read_questions(), 1):
             try:
-                answer_question(pair, question, f"chat/{number}", console, best_of, checks)
+                _answer_question(pair, question, f"chat/{number}", console, best_of, checks)
             except UserError as error:
                 console.print(f"[red]{escape_for_terminal(str(error))}[/red]", highlight=False)
     console.print()
 
 
-def read_questions() -> Iterator[str]:
+def _read_questions() -> Iterator[str]:
     """Yield lines from stdin, with a prompt on a terminal; blank lines are skipped."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -44,7 +44,7 @@ def read_questions() -> Iterator[str]:
             yield line.strip()
 
 
-def answer_question(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
+def _answer_question(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
     """Answer one question. A single solution is printed before it is verified; the best of several is known only afterwards."""
     problem = make_foreign_problem(id, question)
     if best_of > 1:
@@ -61,7 +61,7 @@ def answer_question(pair: Pair, question: str, id: str, console: Console, best_o
         show_solution(solution, console)
         verdict = pair.verify([solution], checks)[0] if pair.judges else None
     if verdict is not None:
-        show_verdict(verdict, console)
+        _show_verdict(verdict, console)
 
 
 def show_solution(solution: Rollout, console: Console) -> None:
@@ -78,7 +78,7 @@ def show_solution(solution: Rollout, console: Console) -> None:
         console.print(f"  [bold]{escape_for_terminal(value.answer)}[/bold]", highlight=False, soft_wrap=True)
 
 
-def show_verdict(verdict: Verdict, console: Console) -> None:
+def _show_verdict(verdict: Verdict, console: Console) -> None:
     """Print a mark for each step with the share of checks that call it right, and the probability that the answer is right."""
     said = "  ".join(
         f"{number}. {'[green]✓[/green]' if share >= 0.5 else '[red]✗[/red]'} {share:.2f}"

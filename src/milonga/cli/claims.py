@@ -48,11 +48,11 @@ def try_claim(
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
         console.print(f"the claim of '{claim.recipe}' wants a GPU: on a CPU it takes hours")
     found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{claim.recipe}", jobs)
-    print_claim(found, console)
+    _print_claim(found, console)
     return found
 
 
-def print_claim(found: dict[str, Any], console: Console) -> None:
+def _print_claim(found: dict[str, Any], console: Console) -> None:
     console.print(f"[bold]{escape(found['claim'])}[/bold]: {escape(found['says'])}")
     table = Table("arm", found["metric"], "turns", "tokens", "FLOPs")
     for arm in found["arms"]:

@@ -32,7 +32,7 @@ def complete_recipes(incomplete: str) -> Offers:
     """Complete recipe names, and those of the user's own file: `mine.py:Mine`."""
     from milonga.systems.index import SYSTEMS
 
-    return [*((system.name, system.line) for system in SYSTEMS), *complete_attributes(incomplete)]
+    return [*((system.name, system.line) for system in SYSTEMS), *_complete_attributes(incomplete)]
 
 
 def complete_tasks(incomplete: str) -> Offers:
@@ -40,7 +40,7 @@ def complete_tasks(incomplete: str) -> Offers:
 
     named = [(name, (TASKS.get(name).__doc__ or "").partition("\n")[0]) for name in TASKS]
     gym = ("reasoning_gym:", "Any procedural set of reasoning-gym.")
-    return [*named, gym, *complete_attributes(incomplete)]
+    return [*named, gym, *_complete_attributes(incomplete)]
 
 
 def complete_claims(incomplete: str) -> Offers:
@@ -65,7 +65,7 @@ def complete_accelerators(incomplete: str) -> list[str]:
     return [name for name in ACCELERATORS if name.startswith(incomplete)]
 
 
-def complete_attributes(incomplete: str) -> Offers:
+def _complete_attributes(incomplete: str) -> Offers:
     """Complete the classes and functions of a user's own file, which is parsed, not run."""
     file, colon, _ = incomplete.rpartition(":")
     if not colon or not file.endswith(".py") or not Path(file).is_file():
@@ -96,10 +96,10 @@ def complete_arms(incomplete: str) -> Offers:
 
 def complete_settings(context: typer.Context, incomplete: str) -> Offers:
     """Complete keys of the config, and the values of a complete key."""
-    return list_settings(context.params.get("recipe") or next(iter(list_typed_arms(context)), None), incomplete)
+    return list_settings(context.params.get("recipe") or next(iter(_list_typed_arms(context)), None), incomplete)
 
 
-def list_typed_arms(context: typer.Context) -> list[str]:
+def _list_typed_arms(context: typer.Context) -> list[str]:
     """List the recipes of the arms typed so far. An incomplete list is not parsed yet: its words are in `context.args`."""
     return [arm.partition(":")[0] for arm in context.params.get("recipes") or context.args]
 
@@ -107,7 +107,7 @@ def list_typed_arms(context: typer.Context) -> list[str]:
 def list_settings(recipe: str | None, incomplete: str) -> Offers:
     from milonga.config import Config
 
-    known = dict(iterate_keys(Config, "", recipe, incomplete))
+    known = dict(_iterate_keys(Config, "", recipe, incomplete))
     known.pop("recipe")  # it is named as an argument
     key, equals, _ = incomplete.partition("=")
     fitting = [name for name in known if (name == key if equals else name.startswith(key))]
@@ -117,7 +117,7 @@ def list_settings(recipe: str | None, incomplete: str) -> Offers:
     return [(f"{name}={value}", "") for name in fitting for value in ("", *known[name])]
 
 
-def iterate_keys(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
+def _iterate_keys(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
     """Yield dotted config keys with values to offer. Tables whose keys are slow to find are opened only on request."""
     from milonga.config import find_section
 
@@ -126,19 +126,19 @@ def iterate_keys(model: type[Any], prefix: str, recipe: str | None, incomplete: 
         section = find_section(field.annotation)
         if not prefix and name in ("task", "options", "policies"):
             if incomplete and (key.startswith(incomplete) or incomplete.startswith(key)):
-                for table, inner in list_tables(name, recipe):
-                    yield from iterate_keys(inner, f"{table}.", recipe, incomplete)
+                for table, inner in _list_tables(name, recipe):
+                    yield from _iterate_keys(inner, f"{table}.", recipe, incomplete)
             else:
                 yield f"{key}.", []
         elif name == "objective":
-            yield f"{key}.preset", list_objectives()
+            yield f"{key}.preset", _list_objectives()
         elif section is not None:
-            yield from iterate_keys(section, f"{key}.", recipe, incomplete)
+            yield from _iterate_keys(section, f"{key}.", recipe, incomplete)
         else:
-            yield key, list_values(field.annotation, field.default)
+            yield key, _list_values(field.annotation, field.default)
 
 
-def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
+def _list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     """List (prefix, model) of a table whose keys depend on the recipe, or of every task: a user's own file is not run."""
     from milonga.config import PolicySection
     from milonga.systems.index import RECIPES
@@ -152,13 +152,13 @@ def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     return [(f"policies.{agent}", PolicySection) for agent in dict.fromkeys(agent for found in named for agent in found.agents)]
 
 
-def list_objectives() -> list[str]:
+def _list_objectives() -> list[str]:
     from milonga.objectives import PRESETS
 
     return PRESETS.names()
 
 
-def list_values(annotation: Any, default: Any) -> list[str]:
+def _list_values(annotation: Any, default: Any) -> list[str]:
     """List the values of a Literal or bool, or the default as an example."""
     inner = [annotation, *get_args(annotation)]
     listed = [str(value) for kind in inner if get_origin(kind) is Literal for value in get_args(kind)]
@@ -175,7 +175,7 @@ def complete_metrics(context: typer.Context, incomplete: str) -> list[str]:
     from milonga.systems.index import RECIPES
 
     names = set[str]()
-    for recipe in list_typed_arms(context) or list(RECIPES):
+    for recipe in _list_typed_arms(context) or list(RECIPES):
         with contextlib.suppress(UserError):  # a misspelt arm is reported when the command runs
             names |= list_metrics(resolve([{"recipe": recipe}]))
     short = {name.removeprefix("eval/") for name in names}
@@ -188,7 +188,7 @@ def join_bash_words() -> Iterator[None]:
     if os.environ.get(ASKED) != "complete_bash":
         yield
         return
-    words, at, had = join_words(os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0")))
+    words, at, had = _join_words(os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0")))
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
     answers = io.StringIO()
     try:
@@ -198,7 +198,7 @@ def join_bash_words() -> Iterator[None]:
         sys.stdout.write("".join(line.removeprefix(had) + "\n" for line in answers.getvalue().splitlines()))
 
 
-def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
+def _join_words(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
     """Join words as the user typed them. Return the words, the index of the current one, and its part that bash already has."""
     whole: list[str] = []
     place, had, open_end = at, "", False

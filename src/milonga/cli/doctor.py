@@ -30,7 +30,7 @@ EXTRAS = {
 }
 
 
-def describe_sandbox() -> str:
+def _describe_sandbox() -> str:
     """Describe the best sandbox level that this system offers, and why there is no better one."""
     from milonga.sandbox import isolation
     from milonga.sandbox.executor import try_level
@@ -63,5 +63,5 @@ def examine(console: Console) -> None:
     weights = Path(resolve_model_path("embedded")) / "model.safetensors"
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
     console.print(f"embedded model: {size}")
-    console.print(f"sandbox: {describe_sandbox()}", markup=False, soft_wrap=True)
+    console.print(f"sandbox: {_describe_sandbox()}", markup=False, soft_wrap=True)
     console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")

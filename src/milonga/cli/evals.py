@@ -26,33 +26,33 @@ def run_evaluation(folder: str, suite: str | None, plot: Path | None, console: C
     if suite is None:
         print_metrics(report, console)
     else:
-        print_finding(report, SUITES.get(suite), console)
+        _print_finding(report, SUITES.get(suite), console)
     if plot is not None:
         console.print(f"chart: {escape(str(plot))}", soft_wrap=True)
     return report
 
 
-def print_finding(report: Report, suite: type[Suite], console: Console) -> None:
+def _print_finding(report: Report, suite: type[Suite], console: Console) -> None:
     """Print the overall results one per line, and the rows as a table, without its empty columns."""
     for key, value in report.items():
         if key not in ("options", "rows"):
-            console.print(f"{escape_invisible(key)}: {format_figure(value)}", markup=False, soft_wrap=True)
+            console.print(f"{escape_invisible(key)}: {_format_figure(value)}", markup=False, soft_wrap=True)
     rows = suite.select_rows(report["rows"])
     shown = [name for name in suite.columns if any(row.get(name) is not None for row in rows)]
     title = "in per cent" if suite.percent else None
     table = Table(title=title, title_justify="left")
     for name in shown:
-        table.add_column(escape(format_heading(name)), overflow="fold")
+        table.add_column(escape(_format_heading(name)), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(escape_invisible(format_cell(row, name, suite.percent))) for name in shown))
+        table.add_row(*(escape(escape_invisible(_format_cell(row, name, suite.percent))) for name in shown))
     console.print(table)
 
 
-def format_heading(name: str) -> str:
+def _format_heading(name: str) -> str:
     return name.replace("trivial/", "trivial ").replace("_", " ")
 
 
-def format_cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
+def _format_cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
     """Format a value of a row, with its interval if it has one."""
     value, low, high = (
         f"{100 * v:.1f}" if percent and isinstance(v := row.get(name + end), float) else format_number(row.get(name + end))
@@ -61,7 +61,7 @@ def format_cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str
     return value if row.get(f"{name}_low") is None else f"{value} [{low}, {high}]"
 
 
-def format_figure(value: Any) -> str:
+def _format_figure(value: Any) -> str:
     """Format an overall result; a mapping as names with values."""
     if isinstance(value, Mapping):
         return ", ".join(f"{escape_invisible(str(key))} {format_number(inner)}" for key, inner in value.items())

@@ -31,13 +31,13 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
 
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, KINDS)}")
-    check_name(kind, name)
-    class_name = make_class_name(name)
-    files = list_files(kind, name)
+    _check_name(kind, name)
+    class_name = _make_class_name(name)
+    files = _list_files(kind, name)
     taken = [str(folder / file) for file in files if (folder / file).exists()]
     if taken:
         raise RunFolderError(f"nothing was written: {', '.join(taken)} is there already; choose another name or --dir")
-    texts = {file: fill_template(template, name, class_name) for file, template in files.items()}
+    texts = {file: _fill_template(template, name, class_name) for file, template in files.items()}
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
@@ -47,11 +47,11 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
     test = f"pytest {folder / f'test_{name}.py'}"
     if kind == "task":
         return written | {"run": f"milonga run grpo --task {place}", "test": test}
-    claim, entry = f"milonga claim {folder / 'claim.py'}:CLAIM", make_entry(name, class_name)
+    claim, entry = f"milonga claim {folder / 'claim.py'}:CLAIM", _make_entry(name, class_name)
     return written | {"run": f"milonga run {place}", "test": test, "claim": claim, "entry": entry}
 
 
-def list_files(kind: str, name: str) -> dict[str, str]:
+def _list_files(kind: str, name: str) -> dict[str, str]:
     """List the files of a skeleton with their templates; the first one has the class."""
     if kind == "task":
         return {f"{name}.py": "task.py", f"test_{name}.py": "test_task.py", f"{name}.md": "task.md"}
@@ -63,14 +63,14 @@ def list_files(kind: str, name: str) -> dict[str, str]:
     }
 
 
-def make_entry(name: str, class_name: str) -> str:
+def _make_entry(name: str, class_name: str) -> str:
     """Make the line of a recipe in systems/index.py, should it be contributed."""
     line = "Rewards for right answers, less the price of their tokens"
     places = f'"{name}.recipe:{class_name}", "Single policy", "", "{line}", "{name}.claim:CLAIM", "{name}/README.md"'
     return f'System("{name}", {places}),'
 
 
-def check_name(kind: str, name: str) -> None:
+def _check_name(kind: str, name: str) -> None:
     """Check that a name can be the name of a module and, in CamelCase, of a class."""
     fits = re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) is not None and len(name) <= LONGEST
     if not fits or keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()):
@@ -80,26 +80,26 @@ def check_name(kind: str, name: str) -> None:
         )
     if name in (*sys.stdlib_module_names, *IMPORTED):
         raise ConfigError(f"'{name}' cannot name a {kind}: its file would stand before the module of that name; choose another")
-    if make_class_name(name) in list_template_names(f"{kind}.py"):
+    if _make_class_name(name) in _list_template_names(f"{kind}.py"):
         raise ConfigError(
-            f"'{name}' cannot name a {kind}: {make_class_name(name)} is a class that its file needs; choose another"
+            f"'{name}' cannot name a {kind}: {_make_class_name(name)} is a class that its file needs; choose another"
         )
 
 
-def make_class_name(name: str) -> str:
+def _make_class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def list_template_names(template: str) -> set[str]:
+def _list_template_names(template: str) -> set[str]:
     """List the names that a template imports or defines."""
-    body = ast.parse(fill_template(template, "placeholder", "Placeholder")).body
+    body = ast.parse(_fill_template(template, "placeholder", "Placeholder")).body
     imported = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}
 
 
-def fill_template(template: str, name: str, class_name: str) -> str:
+def _fill_template(template: str, name: str, class_name: str) -> str:
     text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(name=name, class_name=class_name, entry=make_entry(name, class_name))
+    return Template(text).substitute(name=name, class_name=class_name, entry=_make_entry(name, class_name))
 
 
 def print_written(written: dict[str, Any], console: Console) -> None:

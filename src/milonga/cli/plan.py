@@ -49,8 +49,8 @@ def plan_hardware(
     """Make the hardware plan as data. Batch and run settings that are not given are the defaults of the config."""
     if recipe not in PLANNABLE:
         raise UserError(f"recipe '{recipe}' cannot be planned: {suggest_name(recipe, PLANNABLE)}")
-    solution = make_lengths(tokens, mean, spread)
-    verification = make_lengths(check_tokens or tokens, None if check_tokens else mean, spread)
+    solution = _make_lengths(tokens, mean, spread)
+    verification = _make_lengths(check_tokens or tokens, None if check_tokens else mean, spread)
     usual = Config(recipe=recipe)
     batch = usual.batch.model_copy(update={k: v for k, v in (("problems", problems), ("rollouts", rollouts)) if v})
     load = Workload(recipe, batch.problems, batch.rollouts, prompt, solution, verification)
@@ -64,7 +64,7 @@ def plan_hardware(
     return describe(plan, calibration, simulate(plan), turns or usual.turns, price)
 
 
-def make_lengths(limit: int, mean: float | None, spread: float) -> Lengths:
+def _make_lengths(limit: int, mean: float | None, spread: float) -> Lengths:
     if mean is not None and mean > limit:
         raise UserError(f"a mean length of {mean:g} is beyond the limit of {limit} tokens: lower --mean or raise --tokens")
     return Lengths(mean if mean is not None else limit / 2, limit, spread)
@@ -81,16 +81,16 @@ def print_plan(data: dict[str, Any], console: Console) -> None:
         f"{data['gpu']['name']}",
         highlight=False,
     )
-    print_placements(data, console)
-    print_groups(data, console)
-    console.print(describe_simulation(data), highlight=False)
+    _print_placements(data, console)
+    _print_groups(data, console)
+    console.print(_describe_simulation(data), highlight=False)
     console.print("assumptions:")
     for line in data["assumptions"]:
         console.print(f"  - {escape(line)}", highlight=False)
-    print_errors(data["calibration"], console)
+    _print_errors(data["calibration"], console)
 
 
-def describe_simulation(data: dict[str, Any]) -> str:
+def _describe_simulation(data: dict[str, Any]) -> str:
     rollouts = data["simulation"]
     if rollouts is None:
         return f"not simulated: a turn has more than {MOST_ROWS:,} rows"
@@ -100,7 +100,7 @@ def describe_simulation(data: dict[str, Any]) -> str:
     )
 
 
-def print_placements(data: dict[str, Any], console: Console) -> None:
+def _print_placements(data: dict[str, Any], console: Console) -> None:
     found = [one for one in (data["best"], data["other"]) if one is not None]
     names = {"colocated": "in turns on all", "split": "split"}
     table = Table("", *(names[one["kind"]] + (" (best)" if one is found[0] else "") for one in found))
@@ -113,7 +113,7 @@ def print_placements(data: dict[str, Any], console: Console) -> None:
     for kind in found[0]["turns_s"]:
         row(f"  from start to end, {kind}", *(format_duration(one["turns_s"][kind]) for one in found))
     row("GPUs used", *(str(one["gpus"]) for one in found))
-    row("  sampling : learning", *(format_shares(one) for one in found))
+    row("  sampling : learning", *(_format_shares(one) for one in found))
     table.add_row("staleness", *(str(one["staleness"]) for one in found))
     row("GPUs busy", *(f"{one['busy']:.0%}" for one in found))
     row("bound by", *(f"{one['bound']['group']}: {one['bound']['part']}" for one in found))
@@ -124,13 +124,13 @@ def print_placements(data: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def format_shares(one: dict[str, Any]) -> str:
+def _format_shares(one: dict[str, Any]) -> str:
     if one["kind"] == "colocated":
         return "the same in turns"
     return f"{one['sampling_gpus']} : {one['gpus'] - one['sampling_gpus']}"
 
 
-def print_groups(data: dict[str, Any], console: Console) -> None:
+def _print_groups(data: dict[str, Any], console: Console) -> None:
     best = data["best"]
     room = data["gpu"]["memory"] / GIB
     table = Table(
@@ -148,7 +148,7 @@ def print_groups(data: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def print_errors(calibration: dict[str, Any], console: Console) -> None:
+def _print_errors(calibration: dict[str, Any], console: Console) -> None:
     """Print the error of every calibration measurement, including the bad ones."""
     table = Table("measured on one " + calibration["gpu"], "seconds", "predicted unseen", "error", "from the smallest model")
     for check in calibration["checks"]:

@@ -29,7 +29,7 @@ def parse_rank(name: str) -> Rank:
     return found
 
 
-def open_pair(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
+def _open_pair(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
     """Open the pair that a rank needs: a vote needs no verifier, so none is loaded."""
     if rank == "vote":
         return Pair.open(folder, ["generator"], **changes)
@@ -47,23 +47,23 @@ def solve_file(
     given = read_items(file, ProblemItem)
     rights: list[bool] = []
     left_out = 0
-    with open_pair(folder, rank, **changes) as pair, open_writer(out) as target:
-        for some in iterate_batches(given):
+    with _open_pair(folder, rank, **changes) as pair, _open_writer(out) as target:
+        for some in _iterate_batches(given):
             found = answer_problems(pair, [make_problem(one) for one in some], best_of, rank, checks)
             for one, answer in zip(some, found, strict=True):
-                row = make_id_field(one) | answer_to_json(answer)
+                row = _make_id_field(one) | answer_to_json(answer)
                 if one.item.answer is not None:
-                    row |= {"expected": one.item.answer, "correct": is_correct(answer)}
+                    row |= {"expected": one.item.answer, "correct": _is_correct(answer)}
                     rights += [] if row["correct"] is None else [row["correct"]]
                 left_out += answer.best is None
                 target.write(to_json(row) + "\n")
             target.flush()
-            print_progress(some[-1].number, len(given), "problems")
+            _print_progress(some[-1].number, len(given), "problems")
     summary = {"problems": len(given), "left_out": left_out, "rank": rank, "best_of": best_of, "checks": checks}
     return summary | {"graded": len(rights), "accuracy": mean(rights)}
 
 
-def is_correct(answer: Answer) -> bool | None:
+def _is_correct(answer: Answer) -> bool | None:
     """Whether an answer is correct; None if the grader could not tell. No answer counts as wrong."""
     grade = None if answer.best is None else answer.best.solution.grade
     return False if grade is None else grade.correct
@@ -74,9 +74,9 @@ def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None
     given = read_items(file, SolutionItem)
     predictions: list[int | None] = []
     readable = 0
-    with Pair.open(folder, ["verifier"], **changes) as pair, open_writer(out) as target:
-        for some in iterate_batches(given):
-            for one, verdict in zip(some, pair.verify([make_solution(pair, g) for g in some], checks), strict=True):
+    with Pair.open(folder, ["verifier"], **changes) as pair, _open_writer(out) as target:
+        for some in _iterate_batches(given):
+            for one, verdict in zip(some, pair.verify([_make_solution(pair, g) for g in some], checks), strict=True):
                 row = one.record | verdict_to_json(verdict)
                 if one.item.label is not None:
                     row["match"] = verdict.first_error == one.item.label
@@ -84,7 +84,7 @@ def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None
                 readable += verdict.readable > 0
                 target.write(to_json(row) + "\n")
             target.flush()
-            print_progress(some[-1].number, len(given), "solutions")
+            _print_progress(some[-1].number, len(given), "solutions")
     labels = [one.item.label for one in given]
     labelled = [(p, label) for p, label in zip(predictions, labels, strict=True) if label is not None]
     summary = {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
@@ -96,7 +96,7 @@ def make_problem(given: Given[ProblemItem]) -> Problem:
     return make_foreign_problem(f"{given.number}", given.item.question, None if answer is None else str(answer).strip())
 
 
-def make_solution(pair: Pair, given: Given[SolutionItem]) -> Rollout:
+def _make_solution(pair: Pair, given: Given[SolutionItem]) -> Rollout:
     item = given.item
     answer = None if item.answer is None else str(item.answer).strip()
     try:
@@ -105,18 +105,18 @@ def make_solution(pair: Pair, given: Given[SolutionItem]) -> Rollout:
         raise UserError(f"{given.where}: {error}") from None
 
 
-def make_id_field(given: Given[ProblemItem]) -> dict[str, Any]:
+def _make_id_field(given: Given[ProblemItem]) -> dict[str, Any]:
     """Return the id field of an item: its own id, or its number."""
     return {"id": given.number if given.item.id is None else given.item.id}
 
 
-def iterate_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def _iterate_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), AT_ONCE):
         yield items[start : start + AT_ONCE]
 
 
 @contextlib.contextmanager
-def open_writer(out: Path | None) -> Iterator[IO[str]]:
+def _open_writer(out: Path | None) -> Iterator[IO[str]]:
     """Open the output for the rows: stdout, or a file."""
     if out is None:
         yield sys.stdout
@@ -127,7 +127,7 @@ def open_writer(out: Path | None) -> Iterator[IO[str]]:
             yield file
 
 
-def print_progress(done: int, total: int, what: str) -> None:
+def _print_progress(done: int, total: int, what: str) -> None:
     if total > AT_ONCE:
         sys.stderr.write(f"{done} of {total} {what}\n")
 

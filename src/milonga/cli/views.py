@@ -44,7 +44,7 @@ def print_metrics(metrics: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def list_system(system: System) -> dict[str, str]:
+def _list_system(system: System) -> dict[str, str]:
     """Make the row of one system in `milonga list recipes`."""
     from milonga.recipe import ALLOWED
     from milonga.systems.index import RECIPES
@@ -69,7 +69,7 @@ def list_registry(kind: str) -> list[dict[str, str]]:
     from milonga.tasks import TASKS
 
     if kind == "recipes":
-        rows = [list_system(system) for system in SYSTEMS]
+        rows = [_list_system(system) for system in SYSTEMS]
         return [*rows, {"name": "file.py:Class", "family": "your own"} | dict.fromkeys(list(rows[0])[2:], "")]
     if kind == "tasks":
         rows = [
@@ -110,7 +110,7 @@ def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> No
     console.print(table)
 
 
-def draw_sparkline(values: list[float]) -> str:
+def _draw_sparkline(values: list[float]) -> str:
     """Draw a curve as a sparkline, one line of text."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
@@ -127,14 +127,14 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
     for key in sorted(record.metrics("eval/", "rollouts/", "learn/", "credit/")):
         values = record.get_curve(key)[1]
         if len(values) > 1:
-            table.add_row(escape(key), format_number(values[0]), format_number(values[-1]), draw_sparkline(values[-16:]))
+            table.add_row(escape(key), format_number(values[0]), format_number(values[-1]), _draw_sparkline(values[-16:]))
     console.print(table)
     for (source, policy), share in compute_reward_flow(record.rows).items():
         console.print(f"  {escape(policy)} had {share:.0%} of its credit from {escape(source)}", highlight=False)
-    show_transcripts(folder, transcripts, console)
+    _show_transcripts(folder, transcripts, console)
 
 
-def show_transcripts(folder: Path, count: int, console: Console) -> None:
+def _show_transcripts(folder: Path, count: int, console: Console) -> None:
     """Print the last saved solutions with the verdict and, if known, the true label beside each step."""
     from milonga.runfolder.folder import read_config
     from milonga.runfolder.transcripts import read_transcripts

@@ -117,29 +117,29 @@ def plan_comparison(
         *settings,
     ]
     for layer in settings:
-        refuse_keys(layer, OURS)
+        _refuse_keys(layer, OURS)
     common: dict[str, Any] = dict(DEFAULTS)
     for layer in layers:
         common = merge(common, layer)
     chosen = parse_seeds(seeds)
-    arms = tuple(plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
-    check_same(arms)
+    arms = tuple(_plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
+    _check_same(arms)
     if match == "flops":
-        check_flops_known(arms)
-    check_metric(add_eval_prefix(metric), arms)
-    return Comparison(arms, chosen, cast(Match, match), add_eval_prefix(metric), find_baseline(baseline, list(named)))
+        _check_flops_known(arms)
+    _check_metric(_add_eval_prefix(metric), arms)
+    return Comparison(arms, chosen, cast(Match, match), _add_eval_prefix(metric), _find_baseline(baseline, list(named)))
 
 
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
     """Parse `frozen:options.alpha=0.9,batch.rollouts=8` into the arm's name and its own settings."""
-    recipe, rest = split_arm(text)
+    recipe, rest = _split_arm(text)
     find_recipe(recipe)
     own = parse_settings(rest)
-    refuse_keys(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
+    _refuse_keys(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
     return text, own
 
 
-def split_arm(text: str) -> tuple[str, str]:
+def _split_arm(text: str) -> tuple[str, str]:
     """Split an arm into recipe and settings: `RECIPE[:settings]`, or `file.py:Class[:settings]`."""
     recipe, _, rest = text.partition(":")
     if recipe in RECIPES or not rest:
@@ -148,7 +148,7 @@ def split_arm(text: str) -> tuple[str, str]:
     return f"{recipe}:{attribute}", own
 
 
-def refuse_keys(layer: Tree, forbidden: Mapping[str, str]) -> None:
+def _refuse_keys(layer: Tree, forbidden: Mapping[str, str]) -> None:
     for key, advice in forbidden.items():
         if key in layer:
             raise ConfigError(f"'{key}' cannot be set here in a comparison: {advice}")
@@ -172,17 +172,17 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> tuple[int, ...]:
     return chosen
 
 
-def plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int) -> Arm:
-    recipe = get_recipe_name(name)
-    fitting = drop_foreign_settings(common, recipe, [get_recipe_name(other) for other in names])
+def _plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int) -> Arm:
+    recipe = _get_recipe_name(name)
+    fitting = _drop_foreign_settings(common, recipe, [_get_recipe_name(other) for other in names])
     return Arm(name, recipe, resolve([fitting, own, {"recipe": recipe, "seed": seed, "budget": {}}]))
 
 
-def get_recipe_name(name: str) -> str:
-    return split_arm(name)[0]
+def _get_recipe_name(name: str) -> str:
+    return _split_arm(name)[0]
 
 
-def drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
+def _drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
     """Drop from the common settings the agents and options that this recipe lacks but another arm has.
 
     Keys that no arm knows stay, and are refused by name when the config is validated.
@@ -190,17 +190,17 @@ def drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> 
     out = dict(common)
     for section in ("policies", "options"):
         if isinstance(out.get(section), Mapping):
-            foreign = {key for other in recipes for key in list_known_keys(other, section)} - list_known_keys(recipe, section)
+            foreign = {key for other in recipes for key in _list_known_keys(other, section)} - _list_known_keys(recipe, section)
             out[section] = {key: value for key, value in out[section].items() if key not in foreign}
     return out
 
 
-def list_known_keys(recipe: str, section: str) -> set[str]:
+def _list_known_keys(recipe: str, section: str) -> set[str]:
     found = find_recipe(recipe)
     return set(found.agents if section == "policies" else found.Options.model_fields)
 
 
-def check_same(arms: Sequence[Arm]) -> None:
+def _check_same(arms: Sequence[Arm]) -> None:
     """Check that all arms share start, task and evaluation, whether set by the user or by a recipe's defaults."""
     first = arms[0]
     folders: dict[str, str] = {}
@@ -215,7 +215,7 @@ def check_same(arms: Sequence[Arm]) -> None:
             raise ConfigError(f"arms '{folders[arm.folder]}' and '{arm.name}' would share the folder '{arm.folder}'")
 
 
-def check_flops_known(arms: Sequence[Arm]) -> None:
+def _check_flops_known(arms: Sequence[Arm]) -> None:
     """Check that the FLOPs of every policy are known, which matching FLOPs needs."""
     for arm in arms:
         for name, section in arm.plan.policies.items():
@@ -226,14 +226,14 @@ def check_flops_known(arms: Sequence[Arm]) -> None:
                 )
 
 
-def get_start_weights(plan: Plan) -> str:
+def _get_start_weights(plan: Plan) -> str:
     """Return the weights that the generator starts from."""
     section = plan.policies[plan.agents["generator"]]
     return section.model if section.adapter is None else f"{section.model} with adapter {section.adapter}"
 
 
 SAME: Mapping[str, Callable[[Plan], Any]] = {
-    "the generator's model": get_start_weights,
+    "the generator's model": _get_start_weights,
     "dialect": lambda plan: plan.config.dialect,
     "task": lambda plan: plan.config.task,
     "eval": lambda plan: plan.config.eval.model_dump(),
@@ -243,11 +243,11 @@ SAME: Mapping[str, Callable[[Plan], Any]] = {
 """What must be equal in all arms. The resolved values are compared: a recipe's own defaults may change them too."""
 
 
-def add_eval_prefix(metric: str) -> str:
+def _add_eval_prefix(metric: str) -> str:
     return metric if metric.startswith("eval/") else f"eval/{metric}"
 
 
-def check_metric(metric: str, arms: Sequence[Arm]) -> None:
+def _check_metric(metric: str, arms: Sequence[Arm]) -> None:
     """Check that some arm measures the metric, before any run: otherwise it would be noticed only after all runs."""
     known = set[str]().union(*(list_metrics(arm.plan) for arm in arms))
     if metric not in known:
@@ -262,7 +262,7 @@ def list_metrics(plan: Plan) -> set[str]:
     return metric_names(solver, judge, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 
 
-def find_baseline(name: str | None, names: Sequence[str]) -> str:
+def _find_baseline(name: str | None, names: Sequence[str]) -> str:
     """Return the named arm; by default `grpo` if it is an arm, otherwise the last arm."""
     if name is None:
         return "grpo" if "grpo" in names else names[-1]
@@ -289,7 +289,7 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     if not path.exists():
         write_atomically(path, text)
         return []
-    old, new = flatten_table(read_toml(path)), flatten_table(tomllib.loads(text))
+    old, new = _flatten_table(read_toml(path)), _flatten_table(tomllib.loads(text))
     # Top-level keys first: differences in the arms often follow from them.
     keys = sorted(old.keys() | new.keys(), key=lambda key: (key.startswith("arms."), key))
     changed = [key for key in keys if old.get(key) != new.get(key)]
@@ -302,12 +302,12 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     return [f"the {key} was '{old[key]}' when this comparison was begun" for key in reported]
 
 
-def flatten_table(tree: Tree, prefix: str = "") -> dict[str, Any]:
+def _flatten_table(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Flatten nested tables into one with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            out |= flatten_table(value, f"{prefix}{key}.")
+            out |= _flatten_table(value, f"{prefix}{key}.")
         else:
             out[f"{prefix}{key}"] = value
     return out

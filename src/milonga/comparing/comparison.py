@@ -74,7 +74,7 @@ def run_planned_comparison(comparison: Comparison, out: Path, jobs: int | None =
     with RunFolder(out, 1) as folder:  # only for its lock and the machine's description
         notes = write_plan(out, comparison)
         folder.machine.append(describe_machine(0))
-        failed = run_all(comparison, out, jobs, quiet)
+        failed = _run_all(comparison, out, jobs, quiet)
         result = analyse(comparison, out, failed, notes)
         write_results(result, out)
         write_report_safely(out, print_warning)
@@ -85,16 +85,16 @@ def print_warning(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def list_runs(comparison: Comparison, out: Path) -> list[Run]:
+def _list_runs(comparison: Comparison, out: Path) -> list[Run]:
     """List all runs, seed by seed, so that an unfinished comparison already has pairs."""
     return [Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms]
 
 
-def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -> dict[Run, str]:
+def _run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -> dict[Run, str]:
     """Run all unfinished runs; return the failed ones with their errors."""
     from milonga.comparing.progress import Progress
 
-    runs = list_runs(comparison, out)
+    runs = _list_runs(comparison, out)
     waiting = [run for run in runs if not run.finished]
     if not waiting:
         return {}

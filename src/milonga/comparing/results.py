@@ -70,8 +70,8 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
     if not any(outcomes.values()):
         run, error = next(iter(failed.items()))
         raise UserError(f"every run failed; the first, {run}: {error}")
-    metrics = select_metrics(comparison.metric, outcomes)
-    target = stats.average(collect_finals(outcomes[comparison.baseline], comparison.metric))
+    metrics = _select_metrics(comparison.metric, outcomes)
+    target = stats.average(_collect_finals(outcomes[comparison.baseline], comparison.metric))
     config = comparison.reference.plan.config
     return {
         "task": config.task,
@@ -85,14 +85,14 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
         "out": str(out),
         "target": target,
         "axis": AXES[comparison.match],
-        "arms": {arm.name: describe_arm(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
-        "differences": compare_to_baseline(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
+        "arms": {arm.name: _describe_arm(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
+        "differences": _compare_to_baseline(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
         "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
-        "notes": [*notes, *list_gaps(comparison, outcomes, metrics)],
+        "notes": [*notes, *_list_gaps(comparison, outcomes, metrics)],
     }
 
 
-def select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:
+def _select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:
     """Select the chosen metric and those that are always shown, if any arm has them."""
     known = {
         key
@@ -107,10 +107,10 @@ def select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:
     return [chosen, *(metric for metric in ALWAYS if metric in known and metric != chosen)]
 
 
-def list_gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
+def _list_gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
     """List notes about what is missing: metrics of the baseline, seeds of an arm, intervals."""
     notes = []
-    missing = [metric for metric in metrics if not collect_finals(outcomes[comparison.baseline], metric)]
+    missing = [metric for metric in metrics if not _collect_finals(outcomes[comparison.baseline], metric)]
     if missing:
         lacks = f"the baseline '{comparison.baseline}' has no {', '.join(missing)}"
         notes.append(f"{lacks}: differences in that need another --baseline")
@@ -123,11 +123,11 @@ def list_gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]
     return notes
 
 
-def collect_finals(runs: Mapping[int, Outcome], metric: str) -> list[float]:
+def _collect_finals(runs: Mapping[int, Outcome], metric: str) -> list[float]:
     return [value for outcome in runs.values() if (value := outcome.final(metric)) is not None]
 
 
-def describe_arm(
+def _describe_arm(
     arm: Arm, runs: Mapping[int, Outcome], metrics: Sequence[str], comparison: Comparison, target: float | None
 ) -> dict[str, Any]:
     axis = AXES[comparison.match]
@@ -137,13 +137,13 @@ def describe_arm(
         "recipe": arm.recipe,
         "folder": arm.folder,
         "runs": [{"seed": seed, **outcome.costs} for seed, outcome in runs.items()],
-        **{cost: mean_cost(runs, cost) for cost in COSTS},
+        **{cost: _mean_cost(runs, cost) for cost in COSTS},
         "turns_to_reach": None if target is None else stats.find_first_reach(curves, target),
         "metrics": {metric: found for metric, found in measured.items() if found is not None},
     }
 
 
-def mean_cost(runs: Mapping[int, Outcome], cost: str) -> float | None:
+def _mean_cost(runs: Mapping[int, Outcome], cost: str) -> float | None:
     """Mean cost over the seeds; None if it is unknown for one of them, such as FLOPs behind an endpoint."""
     costs = [outcome.costs[cost] for outcome in runs.values()]
     known = [value for value in costs if value is not None]
@@ -165,11 +165,11 @@ def summarise_metric(runs: Mapping[int, Outcome], metric: str, axis: str) -> dic
         "values": ends,
         "area": stats.average(areas),
         "areas": areas,
-        "curve": compute_band(list(curves.values())),
+        "curve": _compute_band(list(curves.values())),
     }
 
 
-def compute_band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
+def _compute_band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
     """Compute the mean curve with its t interval at every point; for a single seed the band has width zero."""
     places, heights = stats.align_curves(curves)
     centre = heights.mean(axis=0)
@@ -178,14 +178,14 @@ def compute_band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
     return {name: [float(v) for v in column] for name, column in columns.items()}
 
 
-def compare_to_baseline(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
+def _compare_to_baseline(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
     """Compare every arm with the baseline in every metric that both have: finals and areas, under one Holm correction."""
     others = [(metric, arm, runs) for metric in metrics for arm, runs in outcomes.items() if arm != baseline]
     base = outcomes[baseline]
     finals_and_areas = [
         difference
         for metric, arm, runs in others
-        for difference in (compare_finals(arm, metric, runs, base), compare_areas(arm, metric, runs, base, axis))
+        for difference in (_compare_finals(arm, metric, runs, base), _compare_areas(arm, metric, runs, base, axis))
     ]
     found = [difference for difference in finals_and_areas if difference is not None]
     tested = [difference for difference in found if difference["p"] is not None]
@@ -197,7 +197,7 @@ def compare_to_baseline(outcomes: Outcomes, metrics: Sequence[str], baseline: st
     return found
 
 
-def compare_areas(
+def _compare_areas(
     arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome], axis: str
 ) -> dict[str, Any] | None:
     """Paired difference of the areas under the curves, which measure the whole of training; None without pairs."""
@@ -207,10 +207,10 @@ def compare_areas(
             mine, theirs = (stats.mean_area(found[seed].points(metric, axis)) for found in (runs, baseline))
             if mine is not None and theirs is not None:
                 pairs[seed] = mine - theirs
-    return make_difference(arm, f"area of {metric}", pairs, None) if pairs else None
+    return _make_difference(arm, f"area of {metric}", pairs, None) if pairs else None
 
 
-def compare_finals(
+def _compare_finals(
     arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]
 ) -> dict[str, Any] | None:
     """Paired difference of the final values; None without pairs. Its verdict is set after Holm's correction."""
@@ -223,11 +223,11 @@ def compare_finals(
     }
     if not pairs:
         return None
-    per_problem = build_problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
-    return make_difference(arm, metric, pairs, stats.problem_interval(per_problem))
+    per_problem = _build_problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
+    return _make_difference(arm, metric, pairs, stats.problem_interval(per_problem))
 
 
-def make_difference(arm: str, metric: str, pairs: Mapping[int, float], problems: tuple[float, float] | None) -> dict[str, Any]:
+def _make_difference(arm: str, metric: str, pairs: Mapping[int, float], problems: tuple[float, float] | None) -> dict[str, Any]:
     values = list(pairs.values())
     return {
         "arm": arm,
@@ -244,7 +244,7 @@ def make_difference(arm: str, metric: str, pairs: Mapping[int, float], problems:
     }
 
 
-def build_problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
+def _build_problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
     """Array [seeds, problems]: the difference on each problem that all of these runs were evaluated on; NaN if ungraded."""
     name = metric.removeprefix("eval/generator/")
     shared = sorted(set.intersection(*(set(outcome.problems) for outcome in (*mine, *theirs))))

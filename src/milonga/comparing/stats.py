@@ -64,11 +64,11 @@ def _avoid_zero(value: float) -> float:
 
 def student_cdf(t: float, df: int) -> float:
     """P(T <= t) of Student's t with `df` degrees of freedom."""
-    tail = student_tails(t, df) / 2
+    tail = _student_tails(t, df) / 2
     return 1.0 - tail if t > 0 else tail
 
 
-def student_tails(t: float, df: int) -> float:
+def _student_tails(t: float, df: int) -> float:
     """P(|T| >= |t|): the p-value of a two-sided test. Computed as a tail, so that a tiny one is not rounded to zero."""
     return 1.0 if t == 0 else incomplete_beta(df / 2, 0.5, df / (df + t * t))
 
@@ -95,7 +95,7 @@ def average(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def standard_error(values: Sequence[float]) -> float | None:
+def _standard_error(values: Sequence[float]) -> float | None:
     """Standard error of the mean; None for fewer than two values. Rounding noise among equal values counts as zero."""
     if len(values) < 2:
         return None
@@ -106,7 +106,7 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 def half_width(values: Sequence[float]) -> float | None:
     """Half of the 95 % t interval of the mean."""
-    error = standard_error(values)
+    error = _standard_error(values)
     return None if error is None else student_quantile((1 + LEVEL) / 2, len(values) - 1) * error
 
 
@@ -118,12 +118,12 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def t_test(values: Sequence[float]) -> float | None:
     """The two-sided p-value of "the mean is zero". Equal values are certain: 0, or 1 where all of them are zero."""
-    error, centre = standard_error(values), average(values)
+    error, centre = _standard_error(values), average(values)
     if error is None or centre is None:
         return None
     if error == 0.0:
         return 1.0 if abs(centre) < 1e-12 else 0.0
-    return student_tails(centre / error, len(values) - 1)
+    return _student_tails(centre / error, len(values) - 1)
 
 
 def smallest_effect(values: Sequence[float]) -> float | None:
@@ -181,7 +181,7 @@ def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -
     return float(low), float(high)
 
 
-def to_columns(points: Points) -> tuple[Floats, Floats]:
+def _to_columns(points: Points) -> tuple[Floats, Floats]:
     """Convert a curve to sorted arrays x and y; of several values at one x (before and after a warm-up) the last is kept."""
     last = dict(points)
     places = sorted(last)
@@ -190,7 +190,7 @@ def to_columns(points: Points) -> tuple[Floats, Floats]:
 
 def mean_area(points: Points) -> float | None:
     """Area under a curve by the trapezoid rule, divided by its length: the mean height of the curve."""
-    x, y = to_columns(points)
+    x, y = _to_columns(points)
     if len(x) < 2:
         return float(y[0]) if len(y) else None
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (x[-1] - x[0]))
@@ -202,7 +202,7 @@ def align_curves(curves: Sequence[Points]) -> tuple[Floats, Floats]:
     The axis has every x at which any curve was measured. Interpolation is linear; after its end a curve stays constant, so
     that the last column holds the finals.
     """
-    columns = [to_columns(curve) for curve in curves if len(curve)]
+    columns = [_to_columns(curve) for curve in curves if len(curve)]
     if not columns:
         return np.zeros(0), np.zeros((0, 0))
     places = np.unique(np.concatenate([x for x, _ in columns]))

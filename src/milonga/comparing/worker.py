@@ -22,29 +22,29 @@ from milonga.resolve import resolve
 
 
 def main() -> None:
-    answers = take_stdout()
+    answers = _take_stdout()
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=read_orders, args=(orders,), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
     while True:
-        answers.write(json.dumps(run_order(orders.get())) + "\n")
+        answers.write(json.dumps(_run_order(orders.get())) + "\n")
         answers.flush()
         gc.collect()  # the models of the last run
 
 
-def take_stdout() -> TextIO:
+def _take_stdout() -> TextIO:
     """Take stdout for our answers alone: what libraries print to stdout goes to stderr instead."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
-def read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
+def _read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
         orders.put(json.loads(line))
     os._exit(1)
 
 
-def run_order(order: dict[str, Any]) -> dict[str, Any]:
+def _run_order(order: dict[str, Any]) -> dict[str, Any]:
     """Start or resume a run; return its error, or None for success."""
     folder = Path(order["folder"])
     try:

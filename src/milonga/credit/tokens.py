@@ -23,7 +23,7 @@ def broadcast_to_tokens(values: Floats, rollouts: Rollouts) -> list[PerToken]:
     return [value * rollout.mask for value, rollout in zip(values, rollouts, strict=True)]
 
 
-def find_last_trained_token(rollout: Rollout) -> int:
+def _find_last_trained_token(rollout: Rollout) -> int:
     """Return the index of the last trained token, where the outcome reward is placed."""
     return max(s.end for s in rollout.segments if s.trained) - 1
 
@@ -71,7 +71,7 @@ def outcome_advantages(
     returns = []
     for i, (reward, rollout) in enumerate(zip(rewards, rollouts, strict=True)):
         tokens = np.zeros(len(rollout.ids)) if penalties is None else -penalties[i]
-        tokens[find_last_trained_token(rollout)] += 0.0 if np.isnan(reward) else reward
+        tokens[_find_last_trained_token(rollout)] += 0.0 if np.isnan(reward) else reward
         returns.append(returns_to_go(tokens, rollout.mask, estimator.gamma))
     return whiten(returns, known, estimator.whiten_shift)
 

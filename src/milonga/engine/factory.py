@@ -21,10 +21,10 @@ def make_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine
         check_model(section.model)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    return add_endpoints(make_ray_engine(own, config) if config.engine == "ray" else make_local_engine(own, config), remote)
+    return _add_endpoints(_make_ray_engine(own, config) if config.engine == "ray" else _make_local_engine(own, config), remote)
 
 
-def make_local_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine:
+def _make_local_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine:
     """Make an engine with the policies in this process."""
     from milonga.engine.local import LocalEngine
 
@@ -32,7 +32,7 @@ def make_local_engine(policies: Mapping[str, PolicySection], config: Config) -> 
     return LocalEngine(policies, config.device, sampling.rows, get_vllm_section(config), sampling.history_gib)
 
 
-def make_ray_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine:
+def _make_ray_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine:
     """Make an engine with the policies in workers that Ray places."""
     from milonga.engine.ray import RayEngine
 
@@ -46,7 +46,7 @@ def get_vllm_section(config: Config) -> VllmSection | None:
     return (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
 
 
-def add_endpoints(engine: Engine, policies: Mapping[str, PolicySection]) -> Engine:
+def _add_endpoints(engine: Engine, policies: Mapping[str, PolicySection]) -> Engine:
     """Wrap an engine to add the policies that are behind endpoints."""
     if not policies:
         return engine

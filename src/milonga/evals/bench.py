@@ -85,7 +85,7 @@ def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None
     truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
     grade = Grade(item["final_answer_correct"], truth)
     if solver is None:
-        return Rollout.from_text(problem.id, "generator", problem, "\n\n".join(steps), parse_paragraphs(steps), grade)
+        return Rollout.from_text(problem.id, "generator", problem, "\n\n".join(steps), _parse_paragraphs(steps), grade)
     rollout = rewrite_steps(solver, problem.id, problem, steps, grade=grade)
     if rollout is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
@@ -100,7 +100,7 @@ def rewrite_steps(
     Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
     """
     numbers = NUMBER.findall(steps[-1]) if steps else []
-    text = solver.write([flatten_step(step) for step in steps], flatten_step(answer or (numbers[-1] if numbers else "?")))
+    text = solver.write([_flatten_step(step) for step in steps], _flatten_step(answer or (numbers[-1] if numbers else "?")))
     parsed = solver.parse(text)
     return (
         Rollout.from_text(id, "generator", problem, text, parsed, grade)
@@ -109,12 +109,12 @@ def rewrite_steps(
     )
 
 
-def parse_paragraphs(steps: Sequence[str]) -> Parsed:
+def _parse_paragraphs(steps: Sequence[str]) -> Parsed:
     """Parse steps as plain paragraphs; the answer is somewhere among them."""
     return Parsed(Solution(tuple(steps), (), None), 1.0)
 
 
-def flatten_step(step: str) -> str:
+def _flatten_step(step: str) -> str:
     """Put a step or an answer on one line that cannot be taken for the terse dialect's answer line, as a headline could."""
     flat = step.replace("\n", " ")
     return f" {flat}" if flat.startswith("#") else flat

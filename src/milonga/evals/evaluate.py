@@ -68,7 +68,7 @@ class Evaluator:
             solutions = ctx.ask(self.solving, ctx.problems(self.held_out_count), self.section.samples)
         finally:
             ledger.paused = False
-        return problem_metrics(solutions)
+        return _problem_metrics(solutions)
 
     @property
     def has_solver(self) -> bool:
@@ -143,7 +143,7 @@ def solver_metrics(solutions: Rollouts) -> Metrics:
     } | output_metrics(solutions)
 
 
-def problem_metrics(solutions: Rollouts) -> dict[str, Metrics]:
+def _problem_metrics(solutions: Rollouts) -> dict[str, Metrics]:
     """Compute accuracy and soundness of each problem: what a bootstrap over problems resamples."""
     groups: dict[str, list[Rollout]] = {}
     for rollout in solutions:
@@ -304,7 +304,7 @@ def bench_metrics(greedy: Rollouts, sampled: Rollouts) -> Metrics:
     out["calibration_error"] = calibration_error(confidence, [g[0].target.correct == 1.0 for g in groups])
     votes = [majority_vote([find_first_wrong(c.verification.steps) for c in group]) for group in groups]
     out["vote_f1"] = process_f1(votes, [_first_error_label(g[0]) for g in groups])["f1"]
-    out["last_is_lowest"] = last_lowest_rate(sampled)
+    out["last_is_lowest"] = _last_lowest_rate(sampled)
     out["bench_invalid_rate"] = mean([not t.parsed.is_valid for t in sampled])
     out["bench_truncated_rate"] = mean([t.finish == "length" for t in sampled])
     return out
@@ -320,7 +320,7 @@ def get_step_confidence(value: Verification) -> tuple[float, ...] | None:
     return None if value.steps is None else value.step_scores or tuple(map(float, value.steps))
 
 
-def last_lowest_rate(checks: Rollouts) -> float | None:
+def _last_lowest_rate(checks: Rollouts) -> float | None:
     """The share of checks whose lowest step score is on the last step; if high, the verifier looks at the answer alone."""
     scores = [c.verification.step_scores for c in checks if c.verification.step_scores]
     return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])

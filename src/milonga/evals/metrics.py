@@ -144,7 +144,7 @@ def class_interval(
     drawn = np.random.default_rng(seed).integers(0, len(place), (rounds, len(place)))
     sums = np.array([np.bincount(row, minlength=len(place)) for row in drawn]) @ counts.reshape(len(place), 4)
     sums = sums[(sums[:, 1] > 0) & (sums[:, 3] > 0)]
-    return percentile_interval(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
+    return _percentile_interval(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
 
 
 def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) -> Interval:
@@ -152,10 +152,10 @@ def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) 
     if len(values) < 2:
         return None, None
     known = np.asarray(values, dtype=float)
-    return percentile_interval(known[np.random.default_rng(seed).integers(0, len(known), (rounds, len(known)))].mean(1))
+    return _percentile_interval(known[np.random.default_rng(seed).integers(0, len(known), (rounds, len(known)))].mean(1))
 
 
-def percentile_interval(drawn: Floats) -> Interval:
+def _percentile_interval(drawn: Floats) -> Interval:
     if not len(drawn):
         return None, None
     low, high = np.quantile(drawn, [0.025, 0.975])

@@ -46,7 +46,7 @@ def token_weights(loss: Loss, rows: Tensor, lengths: Tensor, over: Denominators)
     return 1.0 / (over.sequences * lengths[rows].to(torch.float32))
 
 
-def importance_ratio(loss: Loss, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
+def _importance_ratio(loss: Loss, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
     """Importance ratio pi / pi_old of each token, [tokens], with the gradient of its own log-probability.
 
     The sequence forms use sg[s] * pi / sg[pi]: the value is the sequence's, the gradient stays with the token, so that
@@ -75,7 +75,7 @@ def policy_gradient(
     """Policy-gradient objective of each token (to be maximised), and whether clipping took its gradient away; both [tokens]."""
     if loss.ratio == "none":
         return advantage * logp, torch.zeros_like(logp, dtype=torch.bool)
-    ratio = importance_ratio(loss, logp, old, rows, lengths)
+    ratio = _importance_ratio(loss, logp, old, rows, lengths)
     if loss.clip == "none":
         return ratio * advantage, torch.zeros_like(logp, dtype=torch.bool)
     if loss.clip == "detached":
@@ -135,7 +135,7 @@ class TokenTerms:
 def compute_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """Loss of a micro-batch, as its part of the whole batch's loss, and sums of statistics over its tokens."""
     if loss.uses_log_ratio:
-        return compute_ratio_loss(loss, terms, over)
+        return _compute_ratio_loss(loss, terms, over)
     weights = token_weights(loss, terms.rows, terms.of_rows.lengths, over)
     if terms.of_rows.weights is not None:
         weights = weights * terms.of_rows.weights[terms.rows]
@@ -154,7 +154,7 @@ def compute_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Ten
     return (weights * total).sum(), sums
 
 
-def compute_ratio_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
+def _compute_ratio_loss(loss: Loss, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """Loss on implicit rewards (implicit_bce, DPO). The score of a row is beta * log(pi / ref), summed over its tokens, each
     times its factor if there are factors. It is compared with the row's label, or with the score of its partner."""
     if terms.reference is None:

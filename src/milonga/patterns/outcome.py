@@ -19,7 +19,7 @@ def sample_solutions(ctx: Context, agent: str, rules: RolloutFilter, n: int) -> 
     """
     if not rules.dynamic_sampling:
         return ctx.ask(agent, ctx.problems(), n)
-    return sample_useful_groups(ctx, agent, filter_mixed_groups, rules.max_tries, n)
+    return sample_useful_groups(ctx, agent, _filter_mixed_groups, rules.max_tries, n)
 
 
 def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Rollouts], tries: int, n: int) -> Rollouts:
@@ -37,7 +37,7 @@ def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Ro
     return useful if len(useful) else solutions
 
 
-def filter_mixed_groups(solutions: Rollouts) -> Rollouts:
+def _filter_mixed_groups(solutions: Rollouts) -> Rollouts:
     """Keep the solutions of problems with both right and wrong solutions."""
     keep = has_both_outcomes(solutions.correct, solutions.problem_ids)
     return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)

@@ -104,7 +104,7 @@ class Scoring(Recipe):
             return []
         rows, targets = build_value_rows(ctx, [*labelled, *self.sample_replay(ctx, len(labelled))])
         self.add_to_replay(labelled)
-        notes = compute_label_metrics(labelled)
+        notes = _compute_label_metrics(labelled)
         return [self.train_batch("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
 
     def add_to_replay(self, labelled: list[Labelled]) -> None:
@@ -154,7 +154,7 @@ def build_value_rows(ctx: Context, labelled: Sequence[Labelled]) -> tuple[Rollou
     return rows, [np.where(np.isnan(end), steps, end) for steps, end in zip(of_steps, of_ends, strict=True)]
 
 
-def compute_label_metrics(labelled: Sequence[Labelled]) -> dict[str, float]:
+def _compute_label_metrics(labelled: Sequence[Labelled]) -> dict[str, float]:
     """Return metrics of the labels: how many there are, the share that is right, and their agreement with the truth of the
     steps where it is known."""
     pairs = [(one.steps, None if one.solution.grade is None else one.solution.grade.steps) for one in labelled]

@@ -30,10 +30,10 @@ class Ballot:
 
 def tally_votes(ctx: Context, voters: Rollouts, others: Iterable[Rollout] = ()) -> dict[str, Ballot]:
     """Return the vote on each problem, by its id. `others` are compared with the winner and do not vote."""
-    return {problem: tally_problem(ctx, mine, rest) for problem, (mine, rest) in group_by_problem(voters, others).items()}
+    return {problem: _tally_problem(ctx, mine, rest) for problem, (mine, rest) in _group_by_problem(voters, others).items()}
 
 
-def tally_problem(ctx: Context, voters: Rollouts, others: Rollouts) -> Ballot:
+def _tally_problem(ctx: Context, voters: Rollouts, others: Rollouts) -> Ballot:
     """Count the votes on one problem."""
     everyone = [*voters, *others]
     answers = ctx.task.group_equal_answers([rollout.solution.answer for rollout in everyone])
@@ -43,7 +43,7 @@ def tally_problem(ctx: Context, voters: Rollouts, others: Rollouts) -> Ballot:
     return Ballot(voters, own, found, {rollout.id: same for rollout, same in zip(everyone, agrees, strict=True)})
 
 
-def group_by_problem(voters: Rollouts, others: Iterable[Rollout]) -> dict[str, tuple[Rollouts, Rollouts]]:
+def _group_by_problem(voters: Rollouts, others: Iterable[Rollout]) -> dict[str, tuple[Rollouts, Rollouts]]:
     """Group voters and others by problem; a problem without voters has no vote."""
     rest: dict[str, list[Rollout]] = {}
     for rollout in others:
@@ -54,7 +54,7 @@ def group_by_problem(voters: Rollouts, others: Iterable[Rollout]) -> dict[str, t
     return {problem: (Rollouts(group), Rollouts(rest.get(problem, []))) for problem, group in mine.items()}
 
 
-def collect_final_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[bool]]:
+def _collect_final_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[bool]]:
     """Return the readable final verdicts on each solution."""
     found: dict[str, list[bool]] = {}
     for check in checks:
@@ -66,7 +66,7 @@ def mean_final_verdicts(solutions: Rollouts, checks: Rollouts) -> Floats:
     """Return for each solution the share of final verdicts that say right; 0 without an answer, NaN where no verdict can be
     parsed."""
     found = [
-        sum(verdicts) / len(verdicts) if verdicts else float("nan") for verdicts in collect_final_verdicts(solutions, checks)
+        sum(verdicts) / len(verdicts) if verdicts else float("nan") for verdicts in _collect_final_verdicts(solutions, checks)
     ]
     return np.array([b if s.solution.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
 
@@ -101,12 +101,12 @@ def collusion_metrics(found: list[Ballot], checks: Rollouts) -> dict[str, float 
     wrong, endorsed, agreed = [], [], []
     for ballot in found:
         given = Rollouts(rollout for rollout in ballot.voters if ballot.gives[rollout.id])
-        verdicts = [final for some in collect_final_verdicts(given, checks) for final in some]
+        verdicts = [final for some in _collect_final_verdicts(given, checks) for final in some]
         right = winner_correctness(ballot)
         if not np.isnan(right):
             wrong.append(right == 0.0)
             endorsed.append(bool(verdicts) and 2 * sum(verdicts) >= len(verdicts))
-        agreed += [mean(verdict_consistency(some)) for some in collect_final_verdicts(ballot.voters, checks) if len(some) > 1]
+        agreed += [mean(verdict_consistency(some)) for some in _collect_final_verdicts(ballot.voters, checks) if len(some) > 1]
     return {
         "collusion": mean([w and e for w, e in zip(wrong, endorsed, strict=True)]),
         "consensus_wrong": mean(wrong),
@@ -119,7 +119,7 @@ def collusion_metrics(found: list[Ballot], checks: Rollouts) -> dict[str, float 
 
 def majority_correctness(ctx: Context, solutions: Rollouts, right: Callable[[Rollout], float]) -> float:
     """Return the correctness of the majority answer, as `right` grades a solution that gives it; 0 where there is no answer."""
-    ballot = tally_problem(ctx, solutions, Rollouts([]))
+    ballot = _tally_problem(ctx, solutions, Rollouts([]))
     return next((right(rollout) for rollout in solutions if ballot.gives[rollout.id]), 0.0)
 
 

@@ -85,7 +85,7 @@ def collect_solutions(rollouts: Rollouts) -> Rollouts:
     return Rollouts(turn for rollout in rollouts if isinstance(rollout.parsed.value, Solution) for turn in list_turns(rollout))
 
 
-def nan_array(rows: Sequence[Rollout]) -> Floats:
+def _nan_array(rows: Sequence[Rollout]) -> Floats:
     """Return an array of NaN, one per row."""
     return np.full(len(rows), np.nan)
 
@@ -102,7 +102,9 @@ class Refining(Workflow):
     def rollout(self, ctx: Context, problems: Sequence[Problem], n: int) -> Rollouts:
         solutions = ctx.ask("generator", problems, n)
         critiques = self.keep_comparable(ctx.ask("verifier", solutions, self.critiques), n)
-        return Rollouts([*solutions, *critiques, *self.keep_comparable(ctx.ask("refiner", make_critique_panels(critiques)), n)])
+        return Rollouts(
+            [*solutions, *critiques, *self.keep_comparable(ctx.ask("refiner", _make_critique_panels(critiques)), n)]
+        )
 
     def keep_comparable(self, rows: Rollouts, n: int) -> Rollouts:
         """Drop groups that are too small for a baseline, where rollouts are to be compared."""
@@ -110,7 +112,7 @@ class Refining(Workflow):
 
     def write_demonstrations(self, ctx: Context, lines: int) -> Rollouts:
         critiques = ctx.ask("verifier", ctx.ask("generator", ctx.problems(lines)))
-        return write_revisions(ctx, "refiner", make_critique_panels(critiques))
+        return _write_revisions(ctx, "refiner", _make_critique_panels(critiques))
 
     def score_turns(self, ctx: Context, rollouts: Rollouts, rules: Rules) -> list[AgentTurns]:
         """Return the rewards. In scope `own` the refiner's history is the solution it refines; in `all` also the reward of the
@@ -130,8 +132,8 @@ class Refining(Workflow):
             more = [rules.reward_critique(critique)] if rules.scope == "all" else []
             before.append(known_mean(np.array([rules.right(solution), *more])))
         return [
-            AgentTurns("generator", solutions, [first], [nan_array(solutions)], first, of_solution),
-            AgentTurns("verifier", critiques, [judged], [nan_array(critiques)], judged, found, about),
+            AgentTurns("generator", solutions, [first], [_nan_array(solutions)], first, of_solution),
+            AgentTurns("verifier", critiques, [judged], [_nan_array(critiques)], judged, found, about),
             AgentTurns("refiner", refined, [ends], [np.array(before)], ends, ends),
         ]
 
@@ -153,7 +155,7 @@ class Mixing(Workflow):
 
     def write_demonstrations(self, ctx: Context, lines: int) -> Rollouts:
         problems = ctx.problems(lines)
-        return write_revisions(
+        return _write_revisions(
             ctx, "aggregator", pair_proposals(*(ctx.ask(agent, problems) for agent in ("generator", "partner")))
         )
 
@@ -168,7 +170,7 @@ class Mixing(Workflow):
             rows = rollouts.of(agent)
             local = np.array([rules.right(rollout) for rollout in rows])
             out.append(
-                AgentTurns(agent, rows, [local], [nan_array(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows]))
+                AgentTurns(agent, rows, [local], [_nan_array(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows]))
             )
         return [*out, AgentTurns("aggregator", joined, [ends], [before], ends, ends)]
 
@@ -177,7 +179,7 @@ class Mixing(Workflow):
         return Rollouts(one for one, _ in both), Rollouts(rollout for _, rollout in both)
 
 
-def make_critique_panels(critiques: Rollouts) -> Rollouts:
+def _make_critique_panels(critiques: Rollouts) -> Rollouts:
     """Combine each solution with its critique, as input of the refiner."""
     return Rollouts(make_panel([critique.target, critique]) for critique in critiques)
 
@@ -190,6 +192,6 @@ def pair_proposals(mine: Rollouts, theirs: Rollouts) -> Rollouts:
     return Rollouts(make_panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
 
 
-def write_revisions(ctx: Context, agent: str, read: Rollouts) -> Rollouts:
+def _write_revisions(ctx: Context, agent: str, read: Rollouts) -> Rollouts:
     """Return what a noisy teacher would write after reading these inputs."""
     return ctx.write(agent, read, write_teacher_texts(ctx, agent, [one.problem for one in read], "revision"))

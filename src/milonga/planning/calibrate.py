@@ -73,27 +73,27 @@ class Held:
         return sum_parts(memory.compute_pass_memory(SHAPES[self.shape], 1, self.tokens, recompute=False))
 
 
-def make_features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
+def _make_features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
     """Features of a measurement: the coefficient of each unknown of its group, and the seconds that do not depend on them."""
     shape = SHAPES[one.shape]
     if one.kind == "between":
         return [float(one.rows)], 0.0
     if one.group == "sampling":
-        return sampling_features(one, shape, gpu), 0.0
+        return _sampling_features(one, shape, gpu), 0.0
     passes = 3 if one.kind == "learn" else 1
     tokens = one.tokens or one.rows * (one.prompt + one.new)
-    forward = one.flops / 3 if one.flops else row_flops(one, shape)
+    forward = one.flops / 3 if one.flops else _row_flops(one, shape)
     fixed = OPTIMIZER_BYTES * shape.parameters / (gpu.bandwidth * bandwidth) if one.kind == "learn" else 0.0
     moved = passes / 3 * tokens * shape.activation_bytes
     return [passes * forward / gpu.flops, moved / gpu.bandwidth, float(tokens)], fixed
 
 
-def row_flops(one: Measurement, shape: Shape) -> float:
+def _row_flops(one: Measurement, shape: Shape) -> float:
     length = one.prompt + one.new
     return shape.flops(one.rows * length, one.rows * length**2 / 2, heads=one.rows * one.new)
 
 
-def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[float]:
+def _sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[float]:
     """Features of a sampling measurement. All rows have one length: all steps have all rows. A single step is measured around
     the middle of the call."""
     steps = 1 if one.kind == "step" else one.new
@@ -109,16 +109,16 @@ def fit_efficiencies(seen: Sequence[Measurement], gpu: Accelerator) -> Efficienc
     found: dict[str, float] = {}
     for group, names in UNKNOWNS.items():
         members = [one for one in seen if one.group == group]
-        pairs = [make_features(one, gpu, found.get("bandwidth", 1.0)) for one in members]
+        pairs = [_make_features(one, gpu, found.get("bandwidth", 1.0)) for one in members]
         matrix = np.array([[value / one.seconds for value in row] for one, (row, _) in zip(members, pairs, strict=True)])
         target = np.array([1 - fixed / one.seconds for one, (_, fixed) in zip(members, pairs, strict=True)])
-        solved = solve_non_negative(matrix, target)
+        solved = _solve_non_negative(matrix, target)
         for name, value in zip(names, solved, strict=True):
             found[name] = (1 / value if value else 1.0) if name in SHARES else float(value)
     return Efficiencies(**found)
 
 
-def solve_non_negative(matrix: Any, target: Any) -> list[float]:
+def _solve_non_negative(matrix: Any, target: Any) -> list[float]:
     """Solve least squares without negative unknowns: those that would be negative are dropped, the worst first. Columns are
     scaled, since their units differ by many powers of ten."""
     scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
@@ -135,7 +135,7 @@ def solve_non_negative(matrix: Any, target: Any) -> list[float]:
 
 
 def predict_seconds(one: Measurement, gpu: Accelerator, reached: Efficiencies) -> float:
-    row, fixed = make_features(one, gpu, reached.bandwidth)
+    row, fixed = _make_features(one, gpu, reached.bandwidth)
     found = asdict(reached)
     values = [1 / found[name] if name in SHARES else found[name] for name in UNKNOWNS[one.group]]
     return fixed + float(np.dot(values, row))

@@ -43,17 +43,17 @@ def describe(
             "turns": turns,
         },
         "price": {"hour": hourly, "assumed": assumed},
-        "best": describe_placement(plan, plan.best, calibration, turns, hourly),
-        "other": None if plan.other is None else describe_placement(plan, plan.other, calibration, turns, hourly),
+        "best": _describe_placement(plan, plan.best, calibration, turns, hourly),
+        "other": None if plan.other is None else _describe_placement(plan, plan.other, calibration, turns, hourly),
         "simulation": None
         if rollouts is None
         else {"turn_s": rollouts.turn_s, "turns": rollouts.turns, "difference": rollouts.difference},
-        "assumptions": list_assumptions(plan),
-        "calibration": describe_calibration(calibration),
+        "assumptions": _list_assumptions(plan),
+        "calibration": _describe_calibration(calibration),
     }
 
 
-def describe_placement(
+def _describe_placement(
     plan: ClusterPlan, placed: Placement, calibration: Calibration, turns: int, hourly: float
 ) -> dict[str, Any]:
     hours = turns * placed.turn_s / HOUR
@@ -74,11 +74,11 @@ def describe_placement(
         "hours": hours,
         "gpu_hours": hours * placed.gpus,
         "cost": hours * placed.gpus * hourly,
-        "groups": [describe_group(one, placed) for one in placed.groups],
+        "groups": [_describe_group(one, placed) for one in placed.groups],
     }
 
 
-def describe_group(group: Group, placed: Placement) -> dict[str, Any]:
+def _describe_group(group: Group, placed: Placement) -> dict[str, Any]:
     turns = sum(placed.counts)
     return {
         "name": group.name,
@@ -94,7 +94,7 @@ def describe_group(group: Group, placed: Placement) -> dict[str, Any]:
     }
 
 
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+def _describe_calibration(calibration: Calibration) -> dict[str, Any]:
     return {
         "gpu": calibration.gpu.name,
         "reached": asdict(calibration.reached),
@@ -118,7 +118,7 @@ def describe_calibration(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def list_assumptions(plan: ClusterPlan) -> list[str]:
+def _list_assumptions(plan: ClusterPlan) -> list[str]:
     """List the assumptions of the numbers besides measurements."""
     gpu, load = plan.machine.gpu, plan.workload
     solution, check = load.solution, load.verification

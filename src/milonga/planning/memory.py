@@ -56,7 +56,7 @@ def compute_resident_state(shape: Shape, gpus: int, offload: bool) -> Parts:
     return compute_state(shape, gpus, ("master weights",)) if offload else compute_state(shape, gpus)
 
 
-def compute_working_weights(shape: Shape, gpus: int) -> Parts:
+def _compute_working_weights(shape: Shape, gpus: int) -> Parts:
     """Bytes of the working weights of a pass: all weights in half precision; if sharded, two layers and the gradient of one."""
     if gpus == 1:
         return {"working weights": HALF * shape.parameters}
@@ -74,12 +74,12 @@ def compute_pass_memory(shape: Shape, gpus: int, tokens: int, recompute: bool, o
     kept = compute_state(shape, gpus, ("master weights", "gradients")) if offload else compute_state(shape, gpus)
     return {
         **kept,
-        **compute_working_weights(shape, gpus),
+        **_compute_working_weights(shape, gpus),
         "activations": tokens * activation_bytes_per_token(shape, recompute),
     }
 
 
-def compute_step_memory(shape: Shape, gpus: int) -> Parts:
+def _compute_step_memory(shape: Shape, gpus: int) -> Parts:
     """Bytes of one learner in an optimizer step, if the moments are on the GPU for that alone."""
     return compute_state(shape, gpus, ("master weights", "gradients", "moments"))
 
@@ -89,7 +89,7 @@ def fit_learner(
 ) -> Learning | None:
     """Fit a learner beside `others` bytes; None if it does not fit. Activations are recomputed only if they must be."""
     free = (1 - KEPT) * gpu.memory - others
-    if sum_parts(compute_step_memory(shape, gpus)) > free:
+    if sum_parts(_compute_step_memory(shape, gpus)) > free:
         return None
     room = free - sum_parts(compute_pass_memory(shape, gpus, 0, False, offload))
     for recompute in (False, True):
@@ -97,7 +97,7 @@ def fit_learner(
         tokens = int(max(study.longest, min(MOST_PASS, PASS_SHARE * gpu.memory / each, room / each)))
         if tokens * each <= room:
             passing = compute_pass_memory(shape, gpus, tokens, recompute, offload)
-            return Learning(tokens, recompute, max(passing, compute_step_memory(shape, gpus), key=sum_parts))
+            return Learning(tokens, recompute, max(passing, _compute_step_memory(shape, gpus), key=sum_parts))
     return None
 
 

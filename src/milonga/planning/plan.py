@@ -218,7 +218,7 @@ class Planner:
             times.append(parts)
         most = max((fit.memory for fit in fits), key=sum_parts)
         slots = min(fit.slots for fit in fits)
-        return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), add_resident_memory(most, others))
+        return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), _add_resident_memory(most, others))
 
     def make_learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Make the learner group, its weights sharded over all its GPUs; None if they do not fit."""
@@ -239,7 +239,15 @@ class Planner:
             parts = add_parts(parts, {"publish": self.machine.gpu.gather_s(shape.weight_bytes, gpus)})
         times = tuple(parts if turn.study.policy == policy else {} for turn in turns)
         return Group(
-            policy, "learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, add_resident_memory(fitting.memory, others)
+            policy,
+            "learner",
+            gpus,
+            1,
+            0,
+            fitting.tokens,
+            fitting.recompute,
+            times,
+            _add_resident_memory(fitting.memory, others),
         )
 
     @cached_property
@@ -274,7 +282,7 @@ class Planner:
         axes = [[group for group in axis if group.gpus <= gpus] for axis in axes]
         if not all(axes):
             return None
-        used = combine_outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
+        used = _combine_outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
         able = np.flatnonzero(used <= gpus)
         if not len(able):
             return None
@@ -296,12 +304,12 @@ class Planner:
         return self.make_placement("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)])
 
 
-def add_resident_memory(held: Parts, others: float) -> Parts:
+def _add_resident_memory(held: Parts, others: float) -> Parts:
     """Add the memory that the other learners keep on the same GPU."""
     return {**held, "learners' state": others} if others else held
 
 
-def combine_outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
+def _combine_outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
     """Combine one value of each axis, for all combinations: an array with one dimension per axis."""
     out = np.asarray(axes[0], dtype=float)
     for axis in axes[1:]:
@@ -336,17 +344,17 @@ def make_plans(
         within = near.place_split(inside, min(gpus, machine.gpu.node))
         across = far.place_split(axes, gpus)
         kinds = (
-            select_fastest([one for one in colocated if one.gpus <= gpus]),
-            select_fastest([one for one in (within, across) if one]),
+            _select_fastest([one for one in colocated if one.gpus <= gpus]),
+            _select_fastest([one for one in (within, across) if one]),
         )
         found = [one for one in kinds if one is not None]
-        best = select_fastest(found)
+        best = _select_fastest(found)
         other = next((one for one in found if one is not best), None)
         plans.append(None if best is None else ClusterPlan(machine, workload, shapes, gpus, best, other, offload))
     return plans
 
 
-def select_fastest(placements: Sequence[Placement]) -> Placement | None:
+def _select_fastest(placements: Sequence[Placement]) -> Placement | None:
     """Select the placement with the fewest GPUs among those that are close to the fastest."""
     if not placements:
         return None

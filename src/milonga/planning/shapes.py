@@ -196,17 +196,17 @@ def find_shape(text: str) -> Shape:
     if key in SHAPES or key in SIZES:
         return SHAPES[SIZES.get(key, key)]
     if (Path(text) / "config.json").is_file():
-        return read_shape(Path(text))
+        return _read_shape(Path(text))
     size = re.fullmatch(r"(\d+(?:\.\d+)?)b", key)
     if size:
-        return interpolate_shape(float(size[1]))
+        return _interpolate_shape(float(size[1]))
     known = [*SHAPES, *SIZES]
     raise UserError(
         f"unknown model '{text}': {suggest_name(key, known)}; or a folder with a config.json, or a size such as 14b"
     )
 
 
-def interpolate_shape(billions: float) -> Shape:
+def _interpolate_shape(billions: float) -> Shape:
     """Interpolate a dense shape of that many parameters between two published ones: layers and width in proportion of the
     logarithms, and the MLP width such that the count is right."""
     least, most = (SHAPES[name] for name in (LADDER[0], LADDER[-1]))
@@ -228,7 +228,7 @@ def interpolate_shape(billions: float) -> Shape:
     return replace(bare, inner=64 * round(inner / 64))
 
 
-def read_shape(folder: Path) -> Shape:
+def _read_shape(folder: Path) -> Shape:
     """Read the shape of a Hugging Face folder; its weights need not be there."""
     file = folder / "config.json"
     try:

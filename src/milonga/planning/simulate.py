@@ -47,13 +47,13 @@ def simulate(plan: ClusterPlan, placement: Placement | None = None, seed: int = 
         return None
     filling, order = make_turn_order(placed.counts)
     turns = plan.workload.turns()
-    drawn = ((kind, *simulate_turn(plan, placed, kind, turns[kind], (seed, number))) for number, kind in enumerate(order))
+    drawn = ((kind, *_simulate_turn(plan, placed, kind, turns[kind], (seed, number))) for number, kind in enumerate(order))
     published = list(iterate_publish_times(drawn, placed.staleness))
     counted = len(order) - filling
     return Simulation((published[-1] - published[filling - 1]) / counted, placed.turn_s, counted)
 
 
-def simulate_turn(plan: ClusterPlan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
+def _simulate_turn(plan: ClusterPlan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
     """Simulate a turn with random lengths: its rollout seconds and its learning seconds."""
     groups = {group.name: group for group in placed.groups}
     drawn, playing = np.zeros(0), 0.0
@@ -61,42 +61,42 @@ def simulate_turn(plan: ClusterPlan, placed: Placement, kind: int, turn: Turn, k
         group = groups[f"{call.policy} sampler"]
         drawn = call.lengths.draw(call.rows, *key, call.policy)
         receiving = group.times[kind].get("publish", 0.0)
-        playing += call_seconds(plan.machine, plan.shapes[call.policy], call, group, drawn) + receiving
+        playing += _call_seconds(plan.machine, plan.shapes[call.policy], call, group, drawn) + receiving
         if call.policy == turn.study.policy:
             learned = drawn
     group = groups[f"{turn.study.policy} learner"]
-    seconds = study_seconds(plan.machine, plan.shapes[turn.study.policy], turn.study, group, learned)
+    seconds = _study_seconds(plan.machine, plan.shapes[turn.study.policy], turn.study, group, learned)
     besides = group.times[kind]["publish"] + group.times[kind].get("offload", 0.0)
     return playing, placed.driver[kind] + seconds + besides
 
 
-def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:
+def _call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:
     """Seconds of a sampling call, until its last engine is done; rows are dealt out round-robin."""
     engines = group.gpus // group.tensor
     hands = [drawn[engine::engines] for engine in range(min(engines, len(drawn)))]
-    decoding = max(engine_seconds(machine, shape, call, hand, group) for hand in select_distinct_engines(hands, call.lengths))
+    decoding = max(_engine_seconds(machine, shape, call, hand, group) for hand in _select_distinct_engines(hands, call.lengths))
     reading = prefill_parts(machine, shape, math.ceil(call.prompts / engines), call.prompt, group.tensor)
     host = machine.reached.token_s * max(float(hand.sum()) for hand in hands)
     return decoding + sum_parts(reading) + host
 
 
-def select_distinct_engines(hands: list[Floats], lengths: Lengths) -> list[Floats]:
+def _select_distinct_engines(hands: list[Floats], lengths: Lengths) -> list[Floats]:
     """Select the engines to simulate: if all rows are alike, the fullest one is the slowest, and is enough."""
     return [max(hands, key=len)] if lengths.spread == 0 else hands
 
 
-def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
+def _engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
     """Decoding seconds of one engine."""
     if len(lengths) <= group.slots:
-        steps, rows, context = list_static_steps(lengths, call.prompt)
+        steps, rows, context = _list_static_steps(lengths, call.prompt)
     else:
-        columns = zip(*iterate_continuous_steps(lengths, call.prompt, group.slots), strict=True)
+        columns = zip(*_iterate_continuous_steps(lengths, call.prompt, group.slots), strict=True)
         steps, rows, context = (np.array(column) for column in columns)
     parts = step_parts(machine, shape, rows, context, group.tensor)
     return float(sum((seconds * steps).sum() for seconds in parts.values()))
 
 
-def list_static_steps(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
+def _list_static_steps(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
     """List the decoding steps of a static batch, in which all rows begin at once. Three aligned arrays, one entry per interval
     between row ends: number of steps, live rows, mean context length."""
     ends = np.sort(lengths)
@@ -106,7 +106,7 @@ def list_static_steps(lengths: Floats, prompt: float) -> tuple[Floats, Floats, F
     return stops - begins, rows.astype(float), prompt + (begins + stops) / 2
 
 
-def iterate_continuous_steps(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
+def _iterate_continuous_steps(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
     """Iterate over the same intervals with continuous batching: a waiting row takes the slot of a row that is done."""
     waiting = list(lengths[slots:][::-1])
     ends = [(float(length), 0.0) for length in lengths[:slots]]  # when a row ends and when it began
@@ -127,7 +127,7 @@ def iterate_continuous_steps(lengths: Floats, prompt: float, slots: int) -> Iter
             live += 1
 
 
-def study_seconds(machine: Machine, shape: Shape, study: Study, group: Group, drawn: Floats) -> float:
+def _study_seconds(machine: Machine, shape: Shape, study: Study, group: Group, drawn: Floats) -> float:
     """Seconds of an optimizer step with random lengths. Rows are dealt out so that learners have about as many tokens; one
     cannot have less than the longest row."""
     rows = math.ceil(study.rows / group.gpus)

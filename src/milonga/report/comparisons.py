@@ -32,13 +32,13 @@ def build_comparison_chapter(folder: Path) -> Chapter:
             f"'{folder}' holds a comparison without results; the command that started it, with --out {folder}, goes on with it"
         )
     try:
-        return build_chapter(folder, result, read_json(folder / CLAIM))
+        return _build_chapter(folder, result, read_json(folder / CLAIM))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunFolderError(f"'{folder / RESULT}' is not what 'milonga compare' writes ({what})") from None
 
 
-def build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None) -> Chapter:
+def _build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None) -> Chapter:
     names = list(result["arms"])
     task = ", ".join(f"{k}={v}" if k != "name" else str(v) for k, v in result["task"].items())
     seeds = ", ".join(str(seed) for seed in result["seeds"])
@@ -47,10 +47,10 @@ def build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None)
     costs, *outcomes = build_sheets(result)
     said = list_remarks(result)
     sections = [
-        *([build_claim_section(claim)] if claim is not None else []),
+        *([_build_claim_section(claim)] if claim is not None else []),
         Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
-        Section("Curves", [Figures(build_figures(result))]),
-        Section("What each arm used", [costs, build_runs_sheet(result), *([Points(said)] if said else [])]),
+        Section("Curves", [Figures(_build_figures(result))]),
+        Section("What each arm used", [costs, _build_runs_sheet(result), *([Points(said)] if said else [])]),
         Section("How to reproduce it", build_reproduction(folder, result)),
     ]
     title = f"claim of {claim['claim']}" if claim is not None else " against ".join(shorten_arm_names(names).values())
@@ -63,7 +63,7 @@ EXPLAINED = (
 )
 
 
-def build_claim_section(claim: Mapping[str, Any]) -> Section:
+def _build_claim_section(claim: Mapping[str, Any]) -> Section:
     difference = "no difference could be taken"
     if claim["difference"] is not None:
         bounds = format_interval(claim["interval"])
@@ -77,7 +77,7 @@ def build_claim_section(claim: Mapping[str, Any]) -> Section:
     return Section("The claim", [Points(points)])
 
 
-def build_figures(result: Result) -> list[Figure]:
+def _build_figures(result: Result) -> list[Figure]:
     """Build one figure per metric (mean curve and band of every arm), and the path chart of accuracy against F1."""
     short = shorten_arm_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
@@ -117,7 +117,7 @@ def build_pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None
     return Figure(draw_pair_chart(title, series), title, [describe_series(one) for one in series if one.x])
 
 
-def build_runs_sheet(result: Result) -> Sheet:
+def _build_runs_sheet(result: Result) -> Sheet:
     """Build the table of all runs, with the folder that holds each run's own report."""
     metric = result["metric"]
     rows = []

@@ -133,11 +133,11 @@ def build_pair_figure(runs: Sequence[Measured], names: Sequence[str]) -> Figure 
         return None
     title = "The way of the pair"
     svg = draw_pair_chart(title, series)
-    said = [f"{one.name} from {format_pair(one, 0)} to {format_pair(one, -1)}" for one in series if one.x]
+    said = [f"{one.name} from {_format_pair(one, 0)} to {_format_pair(one, -1)}" for one in series if one.x]
     return Figure(svg, f"{title} (generator accuracy, verifier F1)", said)
 
 
-def format_pair(one: Series, at: int) -> str:
+def _format_pair(one: Series, at: int) -> str:
     return f"({format_number(one.x[at])}, {format_number(one.y[at])})"
 
 
@@ -174,7 +174,7 @@ def build_flow_figure(flow: Flow) -> Figure | None:
     return Figure(flow_chart(title, flow), title, said)
 
 
-def mean_turn_seconds(rows: Iterable[Row], timing: Iterable[Row]) -> dict[str, dict[str, float]]:
+def _mean_turn_seconds(rows: Iterable[Row], timing: Iterable[Row]) -> dict[str, dict[str, float]]:
     """Mean seconds of each kind of work in a turn, keyed by the agent that learns; evaluations are left out."""
     learners = {row["turn"]: str(row["learner"]) for row in rows if row.get("learner")}
     turns: dict[str, list[Mapping[str, float]]] = {}
@@ -191,7 +191,7 @@ def mean_turn_seconds(rows: Iterable[Row], timing: Iterable[Row]) -> dict[str, d
 
 
 def build_time_figure(rows: Iterable[Row], timing: Iterable[Row]) -> Figure | None:
-    found = mean_turn_seconds(rows, timing)
+    found = _mean_turn_seconds(rows, timing)
     if not found:
         return None
     title = "Where the seconds of a turn go"

@@ -12,7 +12,21 @@ from collections.abc import Sequence
 from html import escape
 
 from milonga import charts
-from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text
+from milonga.report.blocks import (
+    Block,
+    Chapter,
+    Code,
+    Facts,
+    Figures,
+    Folded,
+    Points,
+    Report,
+    Section,
+    Sheet,
+    Talk,
+    Talks,
+    Text,
+)
 from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
 from milonga.text import escape_invisible
 
@@ -74,72 +88,74 @@ h2,h3,caption{break-after:avoid}.figures,.talks{grid-template-columns:1fr 1fr;ga
 
 def to_html(report: Report) -> str:
     several = len(report.chapters) > 1
-    body = "".join(render_chapter(chapter, at, several) for at, chapter in enumerate(report.chapters))
+    body = "".join(_render_chapter(chapter, at, several) for at, chapter in enumerate(report.chapters))
     checksum = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{checksum}'; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape_text(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>{escape_text(report.title)}</h1>{render_contents(report)}</header>\n<main>{body}</main>\n"
+        f"<title>{_escape_text(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header><h1>{_escape_text(report.title)}</h1>{_render_contents(report)}</header>\n<main>{body}</main>\n"
         "<footer>Written by <code>milonga report</code>. Every number comes from the folder itself.</footer>\n"
         "</body>\n</html>\n"
     )
 
 
-def render_contents(report: Report) -> str:
+def _render_contents(report: Report) -> str:
     """Render the table of contents: the chapters, or the sections of a single chapter."""
     if len(report.chapters) > 1:
         places = [(f"c{at}", chapter.title) for at, chapter in enumerate(report.chapters)]
     else:
         places = [(f"c0s{at}", section.title) for at, section in enumerate(report.chapters[0].sections)]
-    return "<nav>" + " ".join(f'<a href="#{place}">{escape_text(title)}</a>' for place, title in places) + "</nav>"
+    return "<nav>" + " ".join(f'<a href="#{place}">{_escape_text(title)}</a>' for place, title in places) + "</nav>"
 
 
-def render_chapter(chapter: Chapter, at: int, several: bool) -> str:
-    head = f'<h2 id="c{at}">{escape_text(chapter.title)}</h2>' if several else ""
-    sections = "".join(
-        f'<section id="c{at}s{k}"><h3>{escape_text(section.title)}</h3>{"".join(map(render_block, section.blocks))}</section>\n'
-        for k, section in enumerate(chapter.sections)
-    )
-    return f'{head}<p class="lead">{escape_text(chapter.lead)}</p>\n{sections}'
+def _render_section(section: Section, id: str) -> str:
+    blocks = "".join(map(render_block, section.blocks))
+    return f'<section id="{id}"><h3>{_escape_text(section.title)}</h3>{blocks}</section>\n'
+
+
+def _render_chapter(chapter: Chapter, at: int, several: bool) -> str:
+    head = f'<h2 id="c{at}">{_escape_text(chapter.title)}</h2>' if several else ""
+    sections = "".join(_render_section(section, f"c{at}s{k}") for k, section in enumerate(chapter.sections))
+    return f'{head}<p class="lead">{_escape_text(chapter.lead)}</p>\n{sections}'
 
 
 def render_block(block: Block) -> str:
     if isinstance(block, Sheet):
-        return render_sheet(block)
+        return _render_sheet(block)
     if isinstance(block, Facts):
         rows = "".join(
-            f"<tr><th scope=row>{escape_text(name)}</th><td>{escape_text(what)}</td></tr>" for name, what in block.rows
+            f"<tr><th scope=row>{_escape_text(name)}</th><td>{_escape_text(what)}</td></tr>" for name, what in block.rows
         )
         return f'<div class="wide"><table class="facts">{rows}</table></div>'
     if isinstance(block, Text):
-        return f"<p>{escape_text(block.text)}</p>"
+        return f"<p>{_escape_text(block.text)}</p>"
     if isinstance(block, Points):
-        return "<ul>" + "".join(f"<li>{escape_text(text)}</li>" for text in block.texts) + "</ul>"
+        return "<ul>" + "".join(f"<li>{_escape_text(text)}</li>" for text in block.texts) + "</ul>"
     if isinstance(block, Figures):
         return '<div class="figures">' + "".join(f"<figure>{one.svg}</figure>" for one in block.figures) + "</div>"
     if isinstance(block, Code):
-        return f"<pre>{escape_text(block.text, lines=True)}</pre>"
+        return f"<pre>{_escape_text(block.text, lines=True)}</pre>"
     if isinstance(block, Folded):
-        return f"<details><summary>{escape_text(block.title)}</summary>{render_block(block.block)}</details>"
+        return f"<details><summary>{_escape_text(block.title)}</summary>{render_block(block.block)}</details>"
     assert isinstance(block, Talks)
     return '<div class="talks">' + "".join(render_talk(one) for one in block.talks) + "</div>"
 
 
-def render_sheet(sheet: Sheet) -> str:
-    caption = f"<caption>{escape_text(sheet.title)}</caption>" if sheet.title else ""
+def _render_sheet(sheet: Sheet) -> str:
+    caption = f"<caption>{_escape_text(sheet.title)}</caption>" if sheet.title else ""
     rows = "".join(map(render_row, sheet.rows))
-    return f'<div class="wide"><table class="sheet">{caption}{render_head(sheet.head)}{rows}</table></div>'
+    return f'<div class="wide"><table class="sheet">{caption}{_render_head(sheet.head)}{rows}</table></div>'
 
 
-def render_head(names: Sequence[str]) -> str:
-    return "<thead><tr>" + "".join(f"<th scope=col>{escape_text(name)}</th>" for name in names) + "</tr></thead>"
+def _render_head(names: Sequence[str]) -> str:
+    return "<thead><tr>" + "".join(f"<th scope=col>{_escape_text(name)}</th>" for name in names) + "</tr></thead>"
 
 
 def render_row(cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<td>{_escape_text(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def render_talk(talk: Talk) -> str:
@@ -147,33 +163,33 @@ def render_talk(talk: Talk) -> str:
     where = f"{one.id}, turn {one.turn}" + (f", unreadable: {one.invalid}" if one.invalid else "")
     if one.steps:
         rows = "".join(
-            f"<tr{' class=disputed' if step.disputed else ''}><td>{escape_text(clip_model_text(step.text, MOST_STEP))}</td>"
-            f"{render_verdict_cell(step.verdict)}{render_verdict_cell(step.truth)}</tr>"
+            f"<tr{' class=disputed' if step.disputed else ''}><td>{_escape_text(clip_model_text(step.text, MOST_STEP))}</td>"
+            f"{_render_verdict_cell(step.verdict)}{_render_verdict_cell(step.truth)}</tr>"
             for step in one.steps[:MOST_STEPS]
         )
         left = len(one.steps) - MOST_STEPS
         more = f"<p>… and {left} more steps</p>" if left > 0 else ""
-        work = f"<table>{render_head(('step', 'verifier', 'truth'))}{rows}</table>{more}"
+        work = f"<table>{_render_head(('step', 'verifier', 'truth'))}{rows}</table>{more}"
     else:
-        work = f"<pre>{escape_text(clip_model_text(one.text), lines=True)}</pre>"
+        work = f"<pre>{_escape_text(clip_model_text(one.text), lines=True)}</pre>"
     check = one.check_text.strip()
     said = (
-        f"<details><summary>the verification</summary><pre>{escape_text(clip_model_text(check), lines=True)}</pre></details>"
+        f"<details><summary>the verification</summary><pre>{_escape_text(clip_model_text(check), lines=True)}</pre></details>"
         if check
         else ""
     )
     return (
-        f'<article class="talk"><h4>{escape_text(talk.why)}</h4><p class="where">{escape_text(where)}</p>'
-        f"<pre>{escape_text(clip_model_text(one.question), lines=True)}</pre>{work}"
-        f"<p>{escape_text(describe_answer(one))}</p>{said}</article>"
+        f'<article class="talk"><h4>{_escape_text(talk.why)}</h4><p class="where">{_escape_text(where)}</p>'
+        f"<pre>{_escape_text(clip_model_text(one.question), lines=True)}</pre>{work}"
+        f"<p>{_escape_text(describe_answer(one))}</p>{said}</article>"
     )
 
 
-def render_verdict_cell(value: bool | None) -> str:
+def _render_verdict_cell(value: bool | None) -> str:
     if value is None:
         return "<td>—</td>"
     return f'<td class="{format_verdict(value)}">{"✓" if value else "✗"} {format_verdict(value)}</td>'
 
 
-def escape_text(text: str, lines: bool = False) -> str:
+def _escape_text(text: str, lines: bool = False) -> str:
     return escape(escape_invisible(text, lines), quote=True)

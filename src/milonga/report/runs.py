@@ -51,28 +51,30 @@ def build_run_chapter(record: Record) -> Chapter:
     state = f"finished after {turn} turns" if record.summary is not None else f"not finished: turn {turn}"
     lead = f"{config.recipe} on {config.task['name']}, seed {config.seed}, {state}. Folder: {record.folder}"
     sections = [
-        Section("In short", [build_headline(record), *build_remark_blocks(record)]),
-        Section("What was run", [Facts(list_facts(record))]),
+        Section("In short", [_build_headline(record), *_build_remark_blocks(record)]),
+        Section("What was run", [Facts(_list_facts(record))]),
         Section("Curves", [Figures([one for one in build_run_figures(record, record.name) if one is not None])]),
-        *build_verifier_section(record),
-        *build_turn_section(record),
-        *build_transcript_section(record),
+        *_build_verifier_section(record),
+        *_build_turn_section(record),
+        *_build_transcript_section(record),
         Section(
-            "All measurements", [Folded(name, build_metrics_sheet(record, *prefixes)) for name, prefixes in GROUPS.items()]
+            "All measurements", [Folded(name, _build_metrics_sheet(record, *prefixes)) for name, prefixes in GROUPS.items()]
         ),
         Section("How to reproduce it", build_reproduction(record)),
     ]
     return Chapter(f"{config.recipe} on {config.task['name']}: {record.name}", lead, sections)
 
 
-def build_headline(record: Record) -> Sheet:
+def _build_headline(record: Record) -> Sheet:
     rows = [
-        (label, *format_change(record, f"eval/{metric}")) for label, metric in HEADLINE if record.get_curve(f"eval/{metric}")[0]
+        (label, *_format_change(record, f"eval/{metric}"))
+        for label, metric in HEADLINE
+        if record.get_curve(f"eval/{metric}")[0]
     ]
     return Sheet("", (f"on {record.config.eval.split}", "start", "end", "change"), rows)
 
 
-def format_change(record: Record, metric: str) -> tuple[str, str, str]:
+def _format_change(record: Record, metric: str) -> tuple[str, str, str]:
     """Format the first and last value of a metric, and the change if there are two."""
     values = record.get_curve(metric)[1]
     if not values:
@@ -80,12 +82,12 @@ def format_change(record: Record, metric: str) -> tuple[str, str, str]:
     return format_number(values[0]), format_number(values[-1]), f"{values[-1] - values[0]:+.3f}" if len(values) > 1 else ""
 
 
-def build_remark_blocks(record: Record) -> list[Block]:
-    found = find_remarks(record)
+def _build_remark_blocks(record: Record) -> list[Block]:
+    found = _find_remarks(record)
     return [Points(found)] if found else []
 
 
-def find_remarks(record: Record) -> list[str]:
+def _find_remarks(record: Record) -> list[str]:
     """List warnings that the numbers give a reason for: trivial F1, a hacking gap, guessed answers, skipped updates."""
 
     def end(metric: str) -> float | None:
@@ -119,33 +121,33 @@ def find_remarks(record: Record) -> list[str]:
     return out
 
 
-def list_facts(record: Record) -> list[tuple[str, str]]:
+def _list_facts(record: Record) -> list[tuple[str, str]]:
     config = record.config
     seconds = sum(to_number(row.get(key)) or 0.0 for row in record.timing for key in ("turn_s", "eval_s"))
     used = {what: record.get_curve(f"compute/{what}")[1] for what in ("tokens", "flops")}
     rows = [
-        *list_recipe_facts(config),
+        *_list_recipe_facts(config),
         ("task", ", ".join([str(config.task["name"]), *(f"{k}={v}" for k, v in config.task.items() if k != "name")])),
-        *((f"policy {name}", describe_policy(section)) for name, section in config.policies.items()),
+        *((f"policy {name}", _describe_policy(section)) for name, section in config.policies.items()),
         ("binding", config.binding),
-        ("turns", describe_turns(record)),
+        ("turns", _describe_turns(record)),
         (
             "a turn",
             f"{config.batch.problems} problems, {config.batch.rollouts} rollouts, temperature {config.sampling.temperature}",
         ),
         ("options", ", ".join(f"{key}={value}" for key, value in config.options.items()) or "none"),
-        ("evaluation", describe_evaluation(config)),
+        ("evaluation", _describe_evaluation(config)),
         ("seed", str(config.seed)),
         ("control", "rewards shuffled among the rows" if config.control == "shuffled" else ""),
         ("time", f"{format_duration(seconds)}, evaluations included" if seconds else ""),
         ("tokens", format_amount(used["tokens"][-1]) if used["tokens"] else ""),
         ("FLOPs", format_amount(used["flops"][-1]) if used["flops"] else ""),
-        *list_machine_facts(record),
+        *_list_machine_facts(record),
     ]
     return [(name, what) for name, what in rows if what]
 
 
-def list_recipe_facts(config: Config) -> list[tuple[str, str]]:
+def _list_recipe_facts(config: Config) -> list[tuple[str, str]]:
     """List the recipe with its paper and agents. A recipe of the user's own is not loaded here: only its name is listed."""
     try:
         recipe = RECIPES.get(config.recipe)
@@ -159,7 +161,7 @@ def list_recipe_facts(config: Config) -> list[tuple[str, str]]:
     return [("recipe", f"{config.recipe}: {what}"), ("paper", find_paper(config.recipe)), ("agents", agents)]
 
 
-def describe_policy(section: PolicySection) -> str:
+def _describe_policy(section: PolicySection) -> str:
     if section.endpoint is not None:
         known = "" if section.endpoint.parameters else ", its FLOPs unknown"
         return f"{section.model}, frozen, behind an endpoint, its tokens counted by the server{known}"
@@ -171,7 +173,7 @@ def describe_policy(section: PolicySection) -> str:
     return ", ".join(parts)
 
 
-def describe_turns(record: Record) -> str:
+def _describe_turns(record: Record) -> str:
     asked = ", ".join(f"{format_amount(value)} {what}" for what, value in record.config.budget.items())
     learned: dict[str, int] = {}
     for row in record.rows:
@@ -181,7 +183,7 @@ def describe_turns(record: Record) -> str:
     return f"{record.last['turn']}" + (f": {who}" if who else "") + (f"; budget {asked}" if asked else "")
 
 
-def describe_evaluation(config: Config) -> str:
+def _describe_evaluation(config: Config) -> str:
     what = config.eval
     bench = f", {what.bench} solutions with known errors for the verifier" if what.bench else ""
     return (
@@ -189,7 +191,7 @@ def describe_evaluation(config: Config) -> str:
     )
 
 
-def list_machine_facts(record: Record) -> list[tuple[str, str]]:
+def _list_machine_facts(record: Record) -> list[tuple[str, str]]:
     if not record.machine:
         return []
     last = record.machine[-1]
@@ -209,9 +211,9 @@ def list_machine_facts(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def build_verifier_section(record: Record) -> list[Section]:
+def _build_verifier_section(record: Record) -> list[Section]:
     rows = [
-        (label, *format_change(record, f"eval/verifier/{name}"))
+        (label, *_format_change(record, f"eval/verifier/{name}"))
         for label, name in VERIFIER
         if record.get_curve(f"eval/verifier/{name}")[0]
     ]
@@ -227,14 +229,14 @@ def build_verifier_section(record: Record) -> list[Section]:
     return [Section("The verifier", [*blocks, Text(note)] if note else blocks)]
 
 
-def build_turn_section(record: Record) -> list[Section]:
+def _build_turn_section(record: Record) -> list[Section]:
     """Build the section with the reward flow and the time spent in a turn."""
     figures = (build_flow_figure(compute_reward_flow(record.rows)), build_time_figure(record.rows, record.timing))
     found = [figure for figure in figures if figure is not None]
     return [Section("Inside a turn", [Figures(found)])] if found else []
 
 
-def build_transcript_section(record: Record) -> list[Section]:
+def _build_transcript_section(record: Record) -> list[Section]:
     transcripts = read_transcripts(record.folder, record.config)
     chosen = select_transcripts(transcripts, TALKS)
     if not chosen:
@@ -243,8 +245,8 @@ def build_transcript_section(record: Record) -> list[Section]:
     return [Section("Transcripts worth reading", [Text(said), Talks([Talk(why, one) for why, one in chosen])])]
 
 
-def build_metrics_sheet(record: Record, *prefixes: str) -> Sheet:
-    rows = [(name, *format_change(record, name)) for name in sorted(record.metrics(*prefixes))]
+def _build_metrics_sheet(record: Record, *prefixes: str) -> Sheet:
+    rows = [(name, *_format_change(record, name)) for name in sorted(record.metrics(*prefixes))]
     return Sheet("", ("metric", "first", "last", "change"), rows)
 
 

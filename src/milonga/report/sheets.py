@@ -15,10 +15,10 @@ AXIS_NAMES = {"lead_turn": "turns of the lead agent", "compute/tokens": "tokens"
 def build_sheets(result: Result) -> list[Sheet]:
     metrics = dict.fromkeys(metric for arm in result["arms"].values() for metric in arm["metrics"])
     order = [result["metric"], *(metric for metric in metrics if metric != result["metric"])]
-    return [build_cost_sheet(result), *(build_outcome_sheet(result, metric) for metric in order)]
+    return [_build_cost_sheet(result), *(build_outcome_sheet(result, metric) for metric in order)]
 
 
-def build_cost_sheet(result: Result) -> Sheet:
+def _build_cost_sheet(result: Result) -> Sheet:
     """Build the table of turns, tokens and FLOPs that each arm used, so that extra compute does not go unnoticed."""
     target = format_number(result["target"])
     head = ("arm", "seeds", "lead turns", "all turns", "tokens", "FLOPs", f"lead turns to reach {target}")
@@ -40,9 +40,9 @@ def build_outcome_sheet(result: Result, metric: str) -> Sheet:
     rows = [
         (
             name,
-            *format_measured(arm["metrics"][metric]),
-            format_area_difference(areas.get(name)),
-            *(format_difference(found[name]) if name in found else format_no_difference(name, result)),
+            *_format_measured(arm["metrics"][metric]),
+            _format_area_difference(areas.get(name)),
+            *(_format_difference(found[name]) if name in found else _format_no_difference(name, result)),
         )
         for name, arm in result["arms"].items()
         if metric in arm["metrics"]
@@ -61,31 +61,31 @@ def build_outcome_sheet(result: Result, metric: str) -> Sheet:
     return Sheet(f"{metric} on {result['split']}, 95 % intervals over seeds", head, rows)
 
 
-def format_measured(values: Mapping[str, Any]) -> tuple[str, str]:
+def _format_measured(values: Mapping[str, Any]) -> tuple[str, str]:
     half = "" if values["interval"] is None else f" ± {(values['interval'][1] - values['interval'][0]) / 2:.3f}"
     return format_number(values["final"]) + half, format_number(values["area"])
 
 
-def format_difference(difference: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_difference(difference: Mapping[str, Any]) -> tuple[str, ...]:
     """Format a paired difference. An "undecided" one is shown with the smallest effect that could have been detected."""
     said = difference["verdict"]
     seen = format_number(difference["smallest_effect"]) if said == "undecided" else ""
     mean = f"{difference['mean']:+.3f} {format_interval(difference['interval'])}".strip()
-    return mean, format_interval(difference["problems"]) or "—", format_p_value(difference["p_holm"]), said, seen
+    return mean, format_interval(difference["problems"]) or "—", _format_p_value(difference["p_holm"]), said, seen
 
 
-def format_area_difference(difference: Mapping[str, Any] | None) -> str:
+def _format_area_difference(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
         return ""
     said = "" if difference["verdict"] == "undecided" else f" {difference['verdict']}"
     return f"{difference['mean']:+.3f} {format_interval(difference['interval'])}".strip() + said
 
 
-def format_no_difference(name: str, result: Result) -> tuple[str, ...]:
+def _format_no_difference(name: str, result: Result) -> tuple[str, ...]:
     return ("baseline" if name == result["baseline"] else "—", "", "", "", "")
 
 
-def format_p_value(value: float | None) -> str:
+def _format_p_value(value: float | None) -> str:
     return "<0.001" if value is not None and value < 0.001 else format_number(value)
 
 

@@ -17,17 +17,17 @@ MOST_SETTINGS = 40
 
 
 def build_joint_chapter(records: Sequence[Record]) -> Chapter:
-    names = number_duplicates([record.name for record in records])
+    names = _number_duplicates([record.name for record in records])
     pair = build_pair_figure(records, names)
     sections = [
         Section("How they ended", [build_outcome_sheet(records, names)]),
-        *([Section("Settings that differ", [found])] if (found := build_settings_sheet(records, names)).rows else []),
+        *([Section("Settings that differ", [found])] if (found := _build_settings_sheet(records, names)).rows else []),
         Section("Curves", [Figures([*build_metric_figures(records, names), *([pair] if pair is not None else [])])]),
     ]
     return Chapter("Side by side", f"{len(records)} runs: {', '.join(names)}", sections)
 
 
-def number_duplicates(names: Sequence[str]) -> list[str]:
+def _number_duplicates(names: Sequence[str]) -> list[str]:
     """Make names unique: repeated names get a number."""
     seen: dict[str, int] = {}
     out = []
@@ -58,9 +58,9 @@ def build_outcome_sheet(records: Sequence[Record], names: Sequence[str]) -> Shee
     return Sheet("", ("run", "recipe", "turns", *(label for label, _ in measured), "tokens", "FLOPs"), rows)
 
 
-def build_settings_sheet(records: Sequence[Record], names: Sequence[str]) -> Sheet:
+def _build_settings_sheet(records: Sequence[Record], names: Sequence[str]) -> Sheet:
     """Build the table of config keys that differ between runs. Keys that only one recipe or policy has are left out."""
-    flats = [flatten_config(record.config.model_dump(mode="json")) for record in records]
+    flats = [_flatten_config(record.config.model_dump(mode="json")) for record in records]
     keys = dict.fromkeys(key for one in flats for key in one)
     policies = set.intersection(*(set(record.config.policies) for record in records))
     recipes = {record.config.recipe for record in records}
@@ -76,9 +76,9 @@ def build_settings_sheet(records: Sequence[Record], names: Sequence[str]) -> She
     return Sheet("", ("setting", *names), rows)
 
 
-def flatten_config(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flatten_config(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     out: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        out |= flatten_config(value, f"{name}.") if isinstance(value, Mapping) else {} if value is None else {name: str(value)}
+        out |= _flatten_config(value, f"{name}.") if isinstance(value, Mapping) else {} if value is None else {name: str(value)}
     return out

@@ -31,7 +31,7 @@ class Coder(StepSolver):
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        return super().parse(text, target) if self.dialect == "terse" else parse_program(text)
+        return super().parse(text, target) if self.dialect == "terse" else _parse_program(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         if self.dialect == "terse":
@@ -40,7 +40,7 @@ class Coder(StepSolver):
         return f"<think>\n{work}\n</think>\n<answer>\n{answer}\n</answer>"
 
 
-def parse_program(text: str) -> Parsed:
+def _parse_program(text: str) -> Parsed:
     """Parse a completion that is one work tag and one program tag; steps are inside the work."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)

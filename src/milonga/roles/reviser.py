@@ -38,10 +38,10 @@ class Reviser(StepSolver):
         if self.dialect == "terse":
             read = [part for text in target.targets for part in (Part(text.text, foreign=True), Part("\n"))]
             return (*super().prompt(problem), *read, *super().prompt(problem))
-        read = [part for text in target.targets for part in render_tagged(text)]
+        read = [part for text in target.targets for part in _render_tagged(text)]
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 
-def render_tagged(text: Rollout) -> Prompt:
+def _render_tagged(text: Rollout) -> Prompt:
     tag = "critique" if isinstance(text.parsed.value, Verification) else "solution"
     return Part(f"<{tag}>\n"), Part(text.text, foreign=True), Part(f"\n</{tag}>\n\n")

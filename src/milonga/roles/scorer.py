@@ -76,7 +76,7 @@ class StepScorer(Scorer):
     def make_verdict(self, written: Rollout, numbers: Floats) -> Parsed:
         steps = [sigmoid(float(numbers[end - 1])) for _, end in written.steps]
         whole = aggregate_scores(steps, sigmoid(float(numbers[-1])), self.aggregate)
-        return make_verification(steps, whole, written)
+        return _make_verification(steps, whole, written)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class ImplicitScorer(Scorer):
     def make_verdict(self, written: Rollout, numbers: Floats) -> Parsed:
         rewards = self.beta * numbers
         steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
-        found = make_verification(steps, sigmoid(float(rewards.sum())), written)
+        found = _make_verification(steps, sigmoid(float(rewards.sum())), written)
         if self.rank == "logratio":
             return found
         surprise = -float(written.logprobs.sum()) / (written.length if self.rank == "mean_loglik" else 1)
         return replace(found, value=Likelihood(**vars(found.value), surprise=surprise))
 
 
-def make_verification(steps: Sequence[float], whole: float, written: Rollout) -> Parsed:
+def _make_verification(steps: Sequence[float], whole: float, written: Rollout) -> Parsed:
     """Make a verification from step scores and a solution score; a score of at least 0.5 is judged right."""
     readable = bool(steps) and len(steps) == len(written.solution.steps)
     said = tuple(score >= 0.5 for score in steps) if readable else None

@@ -65,13 +65,13 @@ def write_turn(kind: str, content: str, dialect: Dialect) -> str:
     return f"{kind}{content}" if dialect == "terse" else f"<{TAGS[kind]}>{content}</{TAGS[kind]}>"
 
 
-def parse_search(text: str, dialect: Dialect) -> str | None:
+def _parse_search(text: str, dialect: Dialect) -> str | None:
     """Parse the search query of a turn; None if it does not search."""
     found = parse_turn(text, dialect, SEARCH)
     return None if found is None else found[1]
 
 
-def render_passages(passages: Sequence[str], dialect: Dialect) -> Prompt:
+def _render_passages(passages: Sequence[str], dialect: Dialect) -> Prompt:
     """Render the passages of a search result as a prompt."""
     if dialect == "terse":
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
@@ -101,10 +101,10 @@ class Searcher(StepSolver):
         return (Part(TAGGED_SOLVE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def parse_tool_call(self, text: str) -> str | None:
-        return parse_search(text, self.dialect)
+        return _parse_search(text, self.dialect)
 
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
-        return render_passages(passages, self.dialect)
+        return _render_passages(passages, self.dialect)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = parse_turn(text, self.dialect, SEARCH, ANSWER)
@@ -134,10 +134,10 @@ class SearchProposer(Role):
         return (Part(TAGGED_PROPOSE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def parse_tool_call(self, text: str) -> str | None:
-        return parse_search(text, self.dialect)
+        return _parse_search(text, self.dialect)
 
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
-        return render_passages(passages, self.dialect)
+        return _render_passages(passages, self.dialect)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = parse_turn(text, self.dialect, SEARCH, QUESTION)

@@ -157,25 +157,25 @@ def compute_word_chances(ctx: Judgeable, agent: str, role: YesNoVerifier, checks
     The place is found in token space, as the last of the two words: no sampled text is encoded again.
     """
     policy = ctx.policy(agent)
-    words = [encode_one_token(ctx, agent, word) for word in role.words]
-    places = {row: at for row, check in enumerate(checks) if (at := find_final_verdict(words, check)) is not None}
+    words = [_encode_one_token(ctx, agent, word) for word in role.words]
+    places = {row: at for row, check in enumerate(checks) if (at := _find_final_verdict(words, check)) is not None}
     # Checks of one solution are often identical, and need to be scored only once.
     before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
     distinct = {key: row for row, key in before.items()}
-    asked = [replace_verdict(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
+    asked = [_replace_verdict(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
     found = [float(array[-1]) for array in ctx.compute_logprobs(agent, Rollouts(asked), tag)]
     said = {key: yes_probability(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
     return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
 
 
-def encode_one_token(ctx: Judgeable, agent: str, word: str) -> int:
+def _encode_one_token(ctx: Judgeable, agent: str, word: str) -> int:
     ids = ctx.engine.encode_completion(ctx.policy(agent), word, end=False).ids
     if len(ids) != 1:
         raise UserError(f"the model of the {agent} writes '{word}' as {len(ids)} tokens: a verdict must be one")
     return int(ids[0])
 
 
-def find_final_verdict(words: Sequence[int], check: Rollout) -> int | None:
+def _find_final_verdict(words: Sequence[int], check: Rollout) -> int | None:
     """Find the position of a check's final verdict: the last of the two words (right, wrong) in its completion; None if it
     has no valid one."""
     start, final = check.segments[-1].start, check.verification.final
@@ -186,7 +186,7 @@ def find_final_verdict(words: Sequence[int], check: Rollout) -> int | None:
     return at if check.ids[at] == words[0 if final else 1] else None
 
 
-def replace_verdict(check: Rollout, at: int, word: int, policy: str) -> Rollout:
+def _replace_verdict(check: Rollout, at: int, word: int, policy: str) -> Rollout:
     """Copy a check up to a position and put a word there, as the only trained token: its log-probability is to be scored."""
     segments = (Segment("prompt", 0, at), Segment(check.agent, at, at + 1, policy, trained=True))
     ids = np.append(check.ids[:at], word)

@@ -28,7 +28,7 @@ def translate_disk_errors(what: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        code = find_errno(error)
+        code = _find_errno(error)
         if code in FULL:
             raise RunFolderError(
                 f"the disk is full: '{what}' could not be written ({os.strerror(code)}); "
@@ -39,7 +39,7 @@ def translate_disk_errors(what: Path) -> Iterator[None]:
         raise
 
 
-def find_errno(error: Exception) -> int:
+def _find_errno(error: Exception) -> int:
     """Return the system's error number; 0 if there is none. Safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno or 0

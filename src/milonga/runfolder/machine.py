@@ -29,10 +29,10 @@ def describe_machine(turn: int) -> dict[str, Any]:
         "command": get_command(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": get_processor(),
+        "processor": _get_processor(),
         "cores": os.cpu_count(),
-        "memory_gib": get_memory_gib(),
-        "gpus": list_gpus(),
+        "memory_gib": _get_memory_gib(),
+        "gpus": _list_gpus(),
         "versions": {name: found for name in CORE if (found := get_version(name))},
     }
 
@@ -44,7 +44,7 @@ def get_command() -> str | None:
     return shlex.join(["milonga", *sys.argv[1:]]) if ours else None
 
 
-def get_processor() -> str:
+def _get_processor() -> str:
     """The name of the processor, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -53,14 +53,14 @@ def get_processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def get_memory_gib() -> float | None:
+def _get_memory_gib() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError):  # not every system tells it
         return None
 
 
-def list_gpus() -> list[str]:
+def _list_gpus() -> list[str]:
     """Names of the GPUs. Torch is asked only if it is already imported: importing it takes a second."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():

@@ -71,7 +71,7 @@ def write_rollouts(path: Path, rollouts: Iterable[Rollout], advantages: Mapping[
     """
     import pyarrow as pa
 
-    credit, rows = advantages or {}, add_earlier_turns(rollouts)
+    credit, rows = advantages or {}, _add_earlier_turns(rollouts)
     shaped = collect_versions(rows)
     made = [to_row(rollout, credit.get(rollout.id)) | {"versions": shaped[rollout.id]} for rollout in rows]
     write_table(path, pa.Table.from_pylist(made, schema=make_schema()))
@@ -95,7 +95,7 @@ def write_table(path: Path, table: pa.Table) -> None:
         draft.replace(path)
 
 
-def add_earlier_turns(rollouts: Iterable[Rollout]) -> list[Rollout]:
+def _add_earlier_turns(rollouts: Iterable[Rollout]) -> list[Rollout]:
     """Add the earlier turns of conversations, each once and before the turns that follow. Their texts and grades are in no
     other row."""
     rollouts = list(rollouts)
@@ -131,11 +131,11 @@ def read_rollouts(path: Path, columns: Sequence[str] | None = None, most: int | 
         table = pq.read_table(path, columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
         raise RunFolderError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from None
-    rows: list[dict[str, Any]] = (table if most is None else select_last_problems(table, most)).to_pylist()
+    rows: list[dict[str, Any]] = (table if most is None else _select_last_problems(table, most)).to_pylist()
     return rows
 
 
-def select_last_problems(table: Any, most: int) -> Any:
+def _select_last_problems(table: Any, most: int) -> Any:
     """Select the last problems of a table so that at most `most` rows are left, but at least one problem."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -156,7 +156,7 @@ def to_row(rollout: Rollout, advantages: Floats | None = None) -> dict[str, Any]
     said = value if isinstance(value, Verification) else None
     if advantages is not None and len(advantages) != len(rollout.ids):
         advantages = None  # a train batch may hold a slice of a rollout under the same id
-    made = find_author_segment(rollout)
+    made = _find_author_segment(rollout)
     return {
         "id": rollout.id,
         "agent": rollout.agent,
@@ -180,23 +180,23 @@ def to_row(rollout: Rollout, advantages: Floats | None = None) -> dict[str, Any]
         "answer": getattr(value, "answer", None),
         "verification": said is not None,
         "final_verdict": getattr(value, "final", None),
-        "step_verdicts": list_or_none(said.steps) if said else None,
+        "step_verdicts": _list_or_none(said.steps) if said else None,
         "score": said.score if said else None,
-        "step_scores": list_or_none(said.step_scores) if said else None,
+        "step_scores": _list_or_none(said.step_scores) if said else None,
         "contradiction": is_contradiction(said.final, said.steps) if said else None,
-        "fooled": is_fooled(said.final, get_target_correct(rollout.targets)) if said else None,
+        "fooled": is_fooled(said.final, _get_target_correct(rollout.targets)) if said else None,
         "correct": None if rollout.grade is None else rollout.grade.correct,
-        "step_truth": None if rollout.grade is None else list_or_none(rollout.grade.steps),
+        "step_truth": None if rollout.grade is None else _list_or_none(rollout.grade.steps),
     }
 
 
-def find_author_segment(rollout: Rollout) -> Segment | None:
+def _find_author_segment(rollout: Rollout) -> Segment | None:
     """Find the segment that a policy wrote: the first trained one, or the last one if none is trained."""
     written = [segment for segment in rollout.segments if segment.policy is not None]
     return next((segment for segment in written if segment.trained), written[-1] if written else None)
 
 
-def list_or_none(values: Iterable[Any] | None) -> list[Any] | None:
+def _list_or_none(values: Iterable[Any] | None) -> list[Any] | None:
     return None if values is None else list(values)
 
 
@@ -205,7 +205,7 @@ def is_contradiction(final: bool | None, steps: Iterable[bool] | None) -> bool |
     return None if final is None or steps is None else final != all(steps)
 
 
-def get_target_correct(target: tuple[Rollout, ...]) -> bool | None:
+def _get_target_correct(target: tuple[Rollout, ...]) -> bool | None:
     """Whether the single target is correct; None if there are several targets or it has no grade."""
     return target[0].grade.correct if len(target) == 1 and target[0].grade is not None else None
 

@@ -44,7 +44,7 @@ class _Wandb:
             self.module: Any = __import__(module)
         except ImportError:
             raise MissingExtra(f"the tracker '{module}'", module) from None
-        name = get_run_id(folder)
+        name = _get_run_id(folder)
         extra: dict[str, Any] = {"dir": str(folder), "id": name} if module == "wandb" else {}
         self.module.init(project=project, name=name, config=config, resume="allow", **extra)
 
@@ -55,7 +55,7 @@ class _Wandb:
         self.module.finish()
 
 
-def get_run_id(folder: Path) -> str:
+def _get_run_id(folder: Path) -> str:
     """The run's id in a tracker: made once and saved in the folder, so that a resumed run is the same run."""
     file = folder / "tracker-id"
     if not file.exists():

@@ -79,22 +79,22 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     turn = int(files[-1].stem.removeprefix("turn-"))
     solver = make_step_solver(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
-    solutions = [row for row in rows if not row["targets"] or is_later_turn(row)]
+    solutions = [row for row in rows if not row["targets"] or _is_later_turn(row)]
     for row in rows:
-        for target in () if is_later_turn(row) else row["targets"]:
+        for target in () if _is_later_turn(row) else row["targets"]:
             checks.setdefault(target, []).append(row)
-    return [build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
+    return [_build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
 
 
-def is_later_turn(row: Mapping[str, Any]) -> bool:
+def _is_later_turn(row: Mapping[str, Any]) -> bool:
     """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
     return any(f"/{target}>" in row["id"] for target in row["targets"])
 
 
-def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
+def _build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
     """Build a transcript. Of several verifications the one with the largest disagreement is shown; the others are counted."""
     truth = row["step_truth"] or []
-    check = max(checks, key=lambda one: measure_disagreement(one, row["correct"], truth), default=None)
+    check = max(checks, key=lambda one: _measure_disagreement(one, row["correct"], truth), default=None)
     verdicts = (check["step_verdicts"] if check is not None else None) or []
     read = solver.parse(row["text"]).value
     texts = read.steps if isinstance(read, Solution) else ()
@@ -120,7 +120,7 @@ def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]]
     )
 
 
-def measure_disagreement(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
+def _measure_disagreement(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
     """Disagreement of a verification with the truth: (final verdict wrong, number of wrong step verdicts)."""
     final = check["final_verdict"]
     wrong = final is not None and correct is not None and final != correct

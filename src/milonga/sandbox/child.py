@@ -32,21 +32,21 @@ OUT_OF_MEMORY = 3
 
 def main() -> NoReturn:
     setup = json.loads(sys.argv[1])
-    codec = load_module("codec", os.path.dirname(os.path.abspath(__file__)))
+    codec = _load_module("codec", os.path.dirname(os.path.abspath(__file__)))
     os.environ.clear()
     sys.argv[:] = ["program"]
     set_limits(setup["limits"])
     if setup["filter"] is not None:
-        load_syscall_filter(os.read(setup["filter"], 1 << 16))
+        _load_syscall_filter(os.read(setup["filter"], 1 << 16))
         os.close(setup["filter"])
-    write_line(setup["result"], f"ready {time.process_time():.6f}")
-    request = json.loads(receive_request())
+    _write_line(setup["result"], f"ready {time.process_time():.6f}")
+    request = json.loads(_receive_request())
     gc.collect()
     gc.freeze()
     perform_request(request, setup["result"], codec)
 
 
-def load_module(name: str, folder: str) -> Any:
+def _load_module(name: str, folder: str) -> Any:
     """Load a module from our folder; leave neither on the import path of the program."""
     sys.path.insert(0, folder)
     module = __import__(name)
@@ -61,7 +61,7 @@ def set_limits(limits: dict[str, int]) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def load_syscall_filter(code: bytes) -> None:
+def _load_syscall_filter(code: bytes) -> None:
     """Load a seccomp filter into this process, and make it die with its parent. Bubblewrap does both itself."""
     import ctypes
 
@@ -80,7 +80,7 @@ def load_syscall_filter(code: bytes) -> None:
             raise OSError(ctypes.get_errno(), f"prctl {each[0]}")
 
 
-def receive_request() -> bytes:
+def _receive_request() -> bytes:
     """Receive the request: its length in a line, then so many bytes. The rest is the program's standard input."""
     head = b""
     while not head.endswith(b"\n"):
@@ -97,7 +97,7 @@ def receive_request() -> bytes:
     return bytes(body)
 
 
-def write_line(descriptor: int, line: str) -> None:
+def _write_line(descriptor: int, line: str) -> None:
     data = line.encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
@@ -107,12 +107,12 @@ def perform_request(request: dict[str, Any], descriptor: int, codec: Any) -> NoR
     """Run the program, write the report, exit. The report is made of what was gathered, whatever the program did here."""
     reserve = [bytearray(1 << 20)]  # to have room for saying that there was none
     reply: dict[str, Any] = {"token": request["token"], "failure": None, "results": [], "mutates": False}
-    write, leave, flushes, dumps = write_line, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
+    write, leave, flushes, dumps = _write_line, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
     try:
-        reply["failure"] = run_program(request, reply, codec)
+        reply["failure"] = _run_program(request, reply, codec)
     except BaseException as error:
         reserve.clear()
-        reply["failure"] = describe_error(error)
+        reply["failure"] = _describe_error(error)
     reserve.clear()
     for flush in flushes:
         with contextlib.suppress(BaseException):
@@ -125,29 +125,29 @@ def perform_request(request: dict[str, Any], descriptor: int, codec: Any) -> NoR
         leave(0)
 
 
-def run_program(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
+def _run_program(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
     """Run the program and fill in `reply["results"]`; return the failure, None if there is none."""
     entry = request["entry"]
     try:
         code = compile(request["source"], "<program>", "exec", dont_inherit=True)
     except BaseException as error:
-        return ["syntax", *describe_error(error)[1:]]
+        return ["syntax", *_describe_error(error)[1:]]
     module = Module("program" if entry else "__main__")
     sys.modules[module.__name__] = module
     if not entry:
-        return run_script(code, module)
+        return _run_script(code, module)
     exec(code, module.__dict__)
     function = module.__dict__.get(entry)
     if function is None:
         return ["exception", "NameError", f"the program does not define {entry}"]
     for text in request["calls"]:
         arguments = codec.decode(text)
-        reply["results"].append(call_function(function, arguments, codec))
-        reply["mutates"] = reply["mutates"] or is_changed(arguments, text, codec)
+        reply["results"].append(_call_function(function, arguments, codec))
+        reply["mutates"] = reply["mutates"] or _is_changed(arguments, text, codec)
     return None
 
 
-def run_script(code: CodeType, module: ModuleType) -> list[str] | None:
+def _run_script(code: CodeType, module: ModuleType) -> list[str] | None:
     try:
         exec(code, module.__dict__)
     except SystemExit as end:
@@ -156,28 +156,28 @@ def run_script(code: CodeType, module: ModuleType) -> list[str] | None:
     return None
 
 
-def call_function(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
+def _call_function(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
     """Call the function; return the encoded result, or the failure."""
     try:
         returned = function(*arguments)
     except BaseException as error:
-        return describe_error(error)
+        return _describe_error(error)
     try:
         return [codec.encode(returned)]
     except codec.InvalidValue as error:
         return ["bad_output", "InvalidValue", str(error)[:TEXT]]
     except BaseException as error:
-        return describe_error(error)
+        return _describe_error(error)
 
 
-def is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
+def _is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
     try:
         return bool(codec.encode(arguments) != text)
     except BaseException:
         return True
 
 
-def describe_error(error: BaseException) -> list[str]:
+def _describe_error(error: BaseException) -> list[str]:
     """Return status, name and text of an exception. Its own `__str__` may fail."""
     status = "memory" if isinstance(error, MemoryError) else "exception"
     try:

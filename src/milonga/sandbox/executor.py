@@ -157,7 +157,7 @@ class Sandbox:
         """
         doubled = [replace(program, calls=(*program.calls, *program.calls)) for program in programs]
         runs = [self.run(doubled, seed) for seed in SEEDS]
-        return [merge_outcomes(*pair) for pair in zip(programs, *runs, strict=True)]
+        return [_merge_outcomes(*pair) for pair in zip(programs, *runs, strict=True)]
 
     def close(self) -> None:
         """End all processes; a program that is running has until its wall time is over. Nothing is left afterwards."""
@@ -224,14 +224,14 @@ class Sandbox:
             )
 
 
-def merge_outcomes(program: Program, first: Outcome, second: Outcome) -> Outcome:
+def _merge_outcomes(program: Program, first: Outcome, second: Outcome) -> Outcome:
     """Merge the outcomes of two processes in which every call was made twice."""
     for outcome in (first, second):
         if outcome.status not in ("ok", "exception"):
             return replace(outcome, results=outcome.results[: len(program.calls)])
     count = len(program.calls)
     rounds = {
-        collect_observations(outcome, part) for outcome in (first, second) for part in (slice(0, count), slice(count, None))
+        _collect_observations(outcome, part) for outcome in (first, second) for part in (slice(0, count), slice(count, None))
     }
     cpu_s = max(first.cpu_s, second.cpu_s)
     if len(rounds) > 1:
@@ -241,7 +241,7 @@ def merge_outcomes(program: Program, first: Outcome, second: Outcome) -> Outcome
     return replace(first, results=first.results[:count], cpu_s=cpu_s, mutates=first.mutates or second.mutates)
 
 
-def collect_observations(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
+def _collect_observations(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
     """Collect what must agree between runs: results and kinds of failures, a script's output; not exception texts."""
     results: list[str | tuple[Status, str]] = [
         (each.status, each.error) if isinstance(each, Failure) else each for each in outcome.results[part]

@@ -46,7 +46,7 @@ class Mount:
     target: str
 
 
-def find_interpreter() -> str:
+def _find_interpreter() -> str:
     """Find the real interpreter behind any virtual environment."""
     plain = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return os.path.realpath(plain if plain.exists() else sys.executable)
@@ -81,9 +81,9 @@ def build_command(
     """Build the command of a sandbox process. It has three extra descriptors: for its result, with the filter's code, and
     for bubblewrap's information about the process that it started. `mounts` are added to what all programs have.
     """
-    setup = json.dumps({"result": result, "limits": convert_limits(limits), "filter": code if level == "limited" else None})
+    setup = json.dumps({"result": result, "limits": _convert_limits(limits), "filter": code if level == "limited" else None})
     if level == "limited":
-        return [find_interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
+        return [_find_interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
     wrapped = [*build_wrapper(find_bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)), *first]
@@ -94,7 +94,7 @@ def build_command(
         "--info-fd",
         str(info),
         "--",
-        get_mounted_python(),
+        _get_mounted_python(),
         *FLAGS,
         "/harness/child.py",
         setup,
@@ -104,7 +104,7 @@ def build_command(
 def build_confined_command(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
     """Build the command of a confined interpreter, trusted more than a program: it may fork, and read what is mounted."""
     wrapped = build_wrapper(find_bubblewrap(), Limits().scratch_mb, tuple(mounts))
-    return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", get_mounted_python(), *arguments]
+    return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", _get_mounted_python(), *arguments]
 
 
 def build_confined_filter() -> bytes:
@@ -121,7 +121,7 @@ def list_package_mounts() -> tuple[list[Mount], list[str]]:
     return mounts, [*inside, *(mount.target for mount in mounts)]
 
 
-def convert_limits(limits: Limits) -> dict[str, int]:
+def _convert_limits(limits: Limits) -> dict[str, int]:
     """Convert limits to the names of the module `resource`; the process sets them on itself."""
     return {
         "RLIMIT_AS": limits.memory_mb * MB,
@@ -133,16 +133,16 @@ def convert_limits(limits: Limits) -> dict[str, int]:
     }
 
 
-def get_mounted_python() -> str:
+def _get_mounted_python() -> str:
     """Return the path at which the interpreter is mounted; it reveals nothing about this user."""
-    return f"/python/bin/{Path(find_interpreter()).name}"
+    return f"/python/bin/{Path(_find_interpreter()).name}"
 
 
-def list_python_mounts() -> list[Mount]:
+def _list_python_mounts() -> list[Mount]:
     """List the mounts of the interpreter and its library."""
     folders = [name for name in ("lib", "lib64") if (Path(sys.base_prefix) / name).is_dir()]
     return [
-        Mount(find_interpreter(), get_mounted_python()),
+        Mount(_find_interpreter(), _get_mounted_python()),
         *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders),
     ]
 
@@ -152,7 +152,7 @@ def build_wrapper(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[s
     """Build bubblewrap's arguments, up to what differs from one process to the next."""
     apart = [f"--unshare-{name}" for name in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
     nobody = ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox", "--new-session"]
-    return (tool, *apart, *nobody, "--die-with-parent", *build_mount_arguments([*list_python_mounts(), *mounts], scratch))
+    return (tool, *apart, *nobody, "--die-with-parent", *build_mount_arguments([*_list_python_mounts(), *mounts], scratch))
 
 
 def build_mount_arguments(mounts: Sequence[Mount], scratch: int) -> list[str]:
@@ -166,12 +166,12 @@ def build_mount_arguments(mounts: Sequence[Mount], scratch: int) -> list[str]:
     arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
     for mount in mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
-    for folder in list_hidden_folders():
+    for folder in _list_hidden_folders():
         arguments += ["--tmpfs", folder, "--remount-ro", folder]
     return [*arguments, "--size", str(scratch * MB), "--tmpfs", "/scratch", "--chdir", "/scratch", "--remount-ro", "/"]
 
 
-def list_hidden_folders() -> list[str]:
+def _list_hidden_folders() -> list[str]:
     """List the folders of installed packages to hide: programs may not use them, and Milonga's own may be there."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = [f"{name}/{version}/site-packages" for name in ("lib", "lib64")]

@@ -77,25 +77,25 @@ def detect_architecture() -> str | None:
 def compile_filter(architecture: str, without: Collection[str] = PROCESSES) -> bytes:
     """Compile the filter as the kernel takes it: an array of `struct sock_filter`."""
     code = [
-        pack_instruction(LOAD, value=ARCHITECTURE_AT),
-        pack_instruction(EQUAL, ARCHITECTURES[architecture], no=0, yes=1),
-        pack_instruction(RETURN, KILL),
-        pack_instruction(LOAD, value=CALL_AT),
+        _pack_instruction(LOAD, value=ARCHITECTURE_AT),
+        _pack_instruction(EQUAL, ARCHITECTURES[architecture], no=0, yes=1),
+        _pack_instruction(RETURN, KILL),
+        _pack_instruction(LOAD, value=CALL_AT),
     ]
     for name, number in sorted(NUMBERS[architecture].items()):
         if name in without:
             continue
-        inner = [pack_instruction(RETURN, ALLOW)]
+        inner = [_pack_instruction(RETURN, ALLOW)]
         if name in COMMANDS:
             allowed = [
-                pair for c in COMMANDS[name] for pair in (pack_instruction(EQUAL, c, no=1), pack_instruction(RETURN, ALLOW))
+                pair for c in COMMANDS[name] for pair in (_pack_instruction(EQUAL, c, no=1), _pack_instruction(RETURN, ALLOW))
             ]
-            inner = [pack_instruction(LOAD, SECOND_ARGUMENT_AT), *allowed, pack_instruction(RETURN, REFUSE)]
-        code += [pack_instruction(EQUAL, number, no=len(inner)), *inner]
-    code.append(pack_instruction(RETURN, REFUSE))
+            inner = [_pack_instruction(LOAD, SECOND_ARGUMENT_AT), *allowed, _pack_instruction(RETURN, REFUSE)]
+        code += [_pack_instruction(EQUAL, number, no=len(inner)), *inner]
+    code.append(_pack_instruction(RETURN, REFUSE))
     return b"".join(code)
 
 
-def pack_instruction(operation: int, value: int = 0, yes: int = 0, no: int = 0) -> bytes:
+def _pack_instruction(operation: int, value: int = 0, yes: int = 0, no: int = 0) -> bytes:
     """Pack one `struct sock_filter`; `yes` and `no` are how many instructions a comparison skips."""
     return struct.pack("=HBBI", operation, yes, no, value)

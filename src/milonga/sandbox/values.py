@@ -82,12 +82,12 @@ def _is_close(left: Any, right: Any, tolerance: float, loose: set[type]) -> bool
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(_is_close(a, b, tolerance, loose) for a, b in zip(left, right, strict=True))
     if isinstance(left, dict):
-        ours, others = ({make_key(k): v for k, v in side.items()} for side in (left, right))
+        ours, others = ({_make_key(k): v for k, v in side.items()} for side in (left, right))
         return ours.keys() == others.keys() and all(_is_close(v, others[k], tolerance, loose) for k, v in ours.items())
-    return make_key(left) == make_key(right)
+    return _make_key(left) == _make_key(right)
 
 
-def make_key(value: Any) -> str:
+def _make_key(value: Any) -> str:
     return json.dumps(tag_value(value))
 
 
@@ -188,7 +188,7 @@ class _Reader:
         if depth < 0:
             raise InvalidValue(f"nested deeper than {DEPTH}")
         if self.kind == "string":
-            return unescape_string(self.take_token())
+            return _unescape_string(self.take_token())
         if self.kind == "word":
             return self.read_word()
         if self.take_mark("["):
@@ -246,7 +246,7 @@ class _Reader:
         return [] if self.take_mark("}") else self.fail(self.token)
 
 
-def unescape_string(token: str) -> str | bytes:
+def _unescape_string(token: str) -> str | bytes:
     """Unescape a string token. As in Python an unknown escape stays as it is; character names (`\\N`) are not supported."""
     is_bytes = token[0] == "b"
     body = token[2:-1] if is_bytes else token[1:-1]

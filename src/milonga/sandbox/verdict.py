@@ -65,7 +65,7 @@ def judge_outcome(program: Program, level: Level, limits: Limits, token: str, st
     """Judge a program's outcome. `started` is the processor time before the program began."""
     cpu_s = max(0.0, ended.cpu_s - started)
     output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
-    failure = explain_failure(level, limits, cpu_s, ended)
+    failure = _explain_failure(level, limits, cpu_s, ended)
     if failure is None:
         try:
             failure, results, mutates = read(ended.result, token, len(program.calls))
@@ -78,7 +78,7 @@ def judge_outcome(program: Program, level: Level, limits: Limits, token: str, st
     return Outcome(flaws[0].status if flaws else "ok", results, *output, mutates=mutates, reason=reason)
 
 
-def explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
+def _explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
     """Return the failure of a process without a result worth parsing; None if it may have one."""
     if not ended.gone:
         return Failure("sandbox_error", "", "something of the process outlived it")
@@ -88,7 +88,7 @@ def explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) ->
         return Failure("output_too_large", "", f"more than {limits.output_kb} kB")
     if ended.killed == "result":
         return Failure("bad_output", "", "a result of more than its bound")
-    if was_killed_from_outside(level, limits, ended):
+    if _was_killed_from_outside(level, limits, ended):
         return Failure("sandbox_error", "", f"the process was ended by signal {-ended.code} from outside")
     number = -ended.code if ended.code < 0 else ended.code - 128
     if cpu_s > limits.cpu_s or number == signal.SIGKILL:
@@ -101,7 +101,7 @@ def explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) ->
     return None
 
 
-def was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
+def _was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
     """Whether the process was killed by neither us, nor the program, nor the kernel for its processor time.
 
     If isolated, we see bubblewrap's exit code, which the program cannot reach. A limited one cannot send signals either;
@@ -125,23 +125,23 @@ def read(said: bytes, token: str, calls: int) -> tuple[Failure | None, tuple[Can
     if not isinstance(reply, dict) or reply.keys() != FIELDS or reply["token"] != token or type(reply["mutates"]) is not bool:
         raise Forged("the result has other fields than it must have")
     if reply["failure"] is not None:
-        return parse_failure(reply["failure"]), (), False
+        return _parse_failure(reply["failure"]), (), False
     if not isinstance(reply["results"], list) or len(reply["results"]) != calls:
         raise Forged("there are more or fewer results than calls")
-    return None, tuple(parse_result(entry) for entry in reply["results"]), reply["mutates"]
+    return None, tuple(_parse_result(entry) for entry in reply["results"]), reply["mutates"]
 
 
-def parse_result(entry: Any) -> Canonical | Failure:
+def _parse_result(entry: Any) -> Canonical | Failure:
     if isinstance(entry, list) and len(entry) == 1 and isinstance(entry[0], str):
         try:
             decode(entry[0])
         except InvalidValue as error:
             raise Forged(f"a result is {error}") from None
         return Canonical(entry[0])
-    return parse_failure(entry)
+    return _parse_failure(entry)
 
 
-def parse_failure(entry: Any) -> Failure:
+def _parse_failure(entry: Any) -> Failure:
     if (
         not isinstance(entry, list)
         or len(entry) != 3

@@ -381,7 +381,7 @@ SYSTEMS = (
 )
 
 
-def load_place(place: str) -> Any:
+def _load_place(place: str) -> Any:
     """Import "module:attribute" of this package."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(f"milonga.systems.{module}"), attribute)
@@ -400,7 +400,7 @@ class Catalogue(Generic[T]):
     def get(self, name: str) -> T:
         if name not in self._places:
             raise ConfigError(f"unknown {self.kind} '{name}': {suggest_name(name, self._places)}")
-        found: T = load_place(self._places[name])
+        found: T = _load_place(self._places[name])
         return found
 
     def names(self) -> list[str]:

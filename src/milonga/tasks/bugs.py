@@ -187,10 +187,10 @@ class Bugs(Task):
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
         bug: Bug = problem.data["bug"]
         repository, names = bug.repository, sorted(bug.artifact.bug)
-        right = [render_evidence(repository, bug.artifact, name, 0) for name in names]
+        right = [_render_evidence(repository, bug.artifact, name, 0) for name in names]
         shown, lines = list(right), {name: repository.code[name] for name in names}
         for at in errors:
-            shown[at] = render_evidence(repository, bug.artifact, names[at], rng.choice((-1, 1)))
+            shown[at] = _render_evidence(repository, bug.artifact, names[at], rng.choice((-1, 1)))
             lines[names[at]] = mutate_line(lines[names[at]], NAMES[: NAMES.index(names[at])], rng)
         answer = render_lines(lines)
         truth = tuple(at not in errors for at in range(len(names)))
@@ -198,7 +198,7 @@ class Bugs(Task):
         return Demonstration(tuple(shown), truth, tuple(right), answer, correct)
 
 
-def render_evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
+def _render_evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
     """Render `b:a4>8,5>10`: the first term of the line, and at each removed test the term's value and the wanted one.
 
     With `off` the values are off by so much.

@@ -134,7 +134,7 @@ def list_changed_files(files: Files, edits: Edits) -> list[str]:
 
 def check_bug(repository: Repository, artifact: Artifact, runner: Runner, least: Requirements) -> Verdict:
     """Run the seven consistency checks and the stability guard, up to the first that fails."""
-    still = check_static(repository, artifact, least)
+    still = _check_static(repository, artifact, least)
     if still is not None:
         return Verdict(still)
     before = runner.run_original(repository, artifact.oracle)
@@ -148,18 +148,18 @@ def check_bug(repository: Repository, artifact: Artifact, runner: Runner, least:
     seen = runner.run(
         [buggy, {**buggy, **runner.perturb_code(select_files(buggy, repository.code))}, weakened], artifact.oracle
     )
-    broken, again, rest = (list_failed_tests(report, specified) for report in seen)
+    broken, again, rest = (_list_failed_tests(report, specified) for report in seen)
     if len(broken) < least.failing:
         return Verdict("failing", broken, specified)
     if again != broken:
         return Verdict("stable", broken, specified)
-    if broken <= rest - list_removed_tests(seen[0], seen[2], specified):
+    if broken <= rest - _list_removed_tests(seen[0], seen[2], specified):
         return Verdict("weakened", broken, specified)
-    found: Check | None = None if every_file_matters(repository, artifact, runner, broken) else "inverse"
+    found: Check | None = None if _every_file_matters(repository, artifact, runner, broken) else "inverse"
     return Verdict(found, broken, specified)
 
 
-def check_static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
+def _check_static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
     """Run checks 1 and 4, which need no test run; return the first that fails."""
     oracle = set(artifact.oracle)
     if not oracle or not oracle <= repository.tests.keys() or not artifact.weaken.keys() <= oracle:
@@ -177,19 +177,19 @@ def edit_size(before: str, after: str) -> int:
     return sum(len(line) for line in ((old - new) + (new - old)).elements())
 
 
-def every_file_matters(repository: Repository, artifact: Artifact, runner: Runner, broken: frozenset[str]) -> bool:
+def _every_file_matters(repository: Repository, artifact: Artifact, runner: Runner, broken: frozenset[str]) -> bool:
     """Inverse mutation: from the full bug, putting back any one changed file alone mends at least one broken test."""
     buggy = apply_edits(repository.tree, artifact.bug)
     restored = [{**buggy, path: repository.code[path]} for path in list_changed_files(repository.code, artifact.bug)]
-    return all(list_failed_tests(report, broken) < broken for report in runner.run(restored, artifact.oracle))
+    return all(_list_failed_tests(report, broken) < broken for report in runner.run(restored, artifact.oracle))
 
 
-def list_failed_tests(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+def _list_failed_tests(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
     """Return the wanted tests that did not pass; a missing test has failed."""
     return frozenset(id for id in wanted if not (report or {}).get(id, False))
 
 
-def list_removed_tests(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+def _list_removed_tests(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
     """Return the tests that the weakening removed: they no longer fail. Tests that the bug removed were missing before.
 
     Without a report after it nothing is known to be gone; without one before it all tests were there, and failed.
@@ -206,7 +206,7 @@ def select_files(tree: Files, paths: Files) -> dict[str, str]:
 def grade_patches(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
     """Grade patches: does each make every specified test pass? Everything but code is restored after the patch."""
     trees = [{**apply_edits(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
-    return [not list_failed_tests(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
+    return [not _list_failed_tests(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
 
 
 class Repositories(ABC):

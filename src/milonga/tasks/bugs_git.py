@@ -81,7 +81,7 @@ def export_repository(folder: Path) -> Repository:
                     ) from None
                 continue
             if text is not None:
-                choose_category(member.name, code, tests, rest)[member.name] = text
+                _choose_category(member.name, code, tests, rest)[member.name] = text
     if not code or not tests:
         missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
         raise DataError(f"the repository {folder} has {missing}")
@@ -92,7 +92,7 @@ def export_repository(folder: Path) -> Repository:
     return Repository(folder.resolve().name, code, tests, history, rest)
 
 
-def choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
+def _choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
     """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
     name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
     if any(fnmatch(name, pattern) for pattern in TESTS):
@@ -129,11 +129,11 @@ def load_history(folder: Path, path: str) -> tuple[str, ...]:
 # Texts.
 
 
-def render_files(files: Files) -> str:
+def _render_files(files: Files) -> str:
     return "\n".join(f"FILE {path}\n{text.rstrip()}\n" for path, text in sorted(files.items()))
 
 
-def render_diff(before: Files, after: Edits) -> str:
+def _render_diff(before: Files, after: Edits) -> str:
     """Render a unified diff of the files that differ."""
     pieces = []
     for path in sorted(after):
@@ -170,7 +170,7 @@ def render_blocks(before: Files, after: Files) -> str:
 # Made up.
 
 
-def generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
+def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
     """Generate mutants: files with one line changed, by swapping one operator or word, or by removing the line."""
     for path, text in sorted(code.items()):
         lines = text.splitlines(keepends=True)
@@ -186,7 +186,7 @@ def generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
             )
 
 
-def empty_tests(tests: Files, ids: list[str]) -> dict[str, str]:
+def _empty_tests(tests: Files, ids: list[str]) -> dict[str, str]:
     """Empty these tests: return the changed test files, with `pass` as the body of each test."""
     found: dict[str, str] = {}
     for path, text in tests.items():
@@ -254,14 +254,14 @@ class GitRepositories(Repositories):
         """Generate valid bugs with different texts, up to `bugs` of them."""
         self.require_passing(repository)
         oracle, seen = tuple(sorted(repository.tests)), set[str]()
-        candidates = list(generate_mutants(repository.code))
+        candidates = list(_generate_mutants(repository.code))
         random.Random(self.seed).shuffle(candidates)
         for path, text in candidates:
             if len(seen) >= self.bugs:
                 return
             report = self.runner.run([{**repository.tree, path: text}], oracle)[0] or {}
             broken = [id for id, passed in report.items() if not passed]
-            artifact = Artifact(oracle, {path: text}, empty_tests(repository.tests, broken))
+            artifact = Artifact(oracle, {path: text}, _empty_tests(repository.tests, broken))
             problem = normalise_text(self.render_for_solver(apply_edits(repository.tree, artifact.bug), repository, artifact))
             if not broken or problem in seen:
                 continue
@@ -275,14 +275,14 @@ class GitRepositories(Repositories):
         return pool[index % len(pool)]
 
     def find_split(self, code: Files) -> Split:
-        return self.held_out.get(normalise_text(render_files(code)), "train")
+        return self.held_out.get(normalise_text(_render_files(code)), "train")
 
     @cached_property
     def held_out(self) -> dict[str, Split]:
         """The broken code of held-out bugs: no agent may be shown it in training."""
         held: tuple[Split, ...] = ("dev", "test")
         return {
-            normalise_text(render_files(select_files(bug.state, bug.repository.code))): split
+            normalise_text(_render_files(select_files(bug.state, bug.repository.code))): split
             for split in held
             for bug in self.get_pool(split)
         }
@@ -293,15 +293,17 @@ class GitRepositories(Repositories):
     def render_for_solver(self, start: Files, repository: Repository, artifact: Artifact) -> str:
         code = {path: text for path, text in start.items() if path in repository.code}
         weakened = apply_edits(repository.tests, artifact.weaken)
-        back = render_diff(weakened, {path: repository.tests[path] for path in artifact.weaken})
-        return f"{render_files(code)}\nWhat the tests were before:\n{back}"
+        back = _render_diff(weakened, {path: repository.tests[path] for path in artifact.weaken})
+        return f"{_render_files(code)}\nWhat the tests were before:\n{back}"
 
     def render_for_injector(self, repository: Repository) -> str:
         past = [
-            render_diff({path: repository.code[path]}, {path: old}) for path, olds in repository.history.items() for old in olds
+            _render_diff({path: repository.code[path]}, {path: old})
+            for path, olds in repository.history.items()
+            for old in olds
         ]
         return (
-            f"{render_files(repository.code)}\nTests:\n{render_files(repository.tests)}\nPast changes, taken back:\n"
+            f"{_render_files(repository.code)}\nTests:\n{_render_files(repository.tests)}\nPast changes, taken back:\n"
             + "\n".join(past)
         )
 

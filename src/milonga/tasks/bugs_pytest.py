@@ -103,7 +103,7 @@ class PytestRunner(Runner):
     """Runs trees of files in the sandbox, several at a time."""
 
     def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
-        homes = [find_package_home(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
+        homes = [_find_package_home(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
         if find_spec("pytest") is None:
             raise MissingExtra("running the tests of repositories", "repositories")
         mounts = tuple(Mount(str(home), f"{SHELF}/{home.name}") for home in homes)
@@ -140,7 +140,7 @@ class PytestRunner(Runner):
         name = f"test_{secrets.token_hex(8)}.py"
         programs = [self._make_program({**tree, name: CANARY}, [*oracle, name]) for tree in trees]
         outcomes = self.sandbox.run(programs, seed)
-        return [(parse_report(outcome, f"{name}::test_canary"), outcome) for outcome in outcomes]
+        return [(_parse_report(outcome, f"{name}::test_canary"), outcome) for outcome in outcomes]
 
     def _make_program(self, files: Files, oracle: Sequence[str]) -> Program:
         known = [path for path in oracle if path in files]
@@ -148,13 +148,13 @@ class PytestRunner(Runner):
         return Program(SOURCE, "run", tuple((part,) for part in range(PARTS)), stdin=json.dumps(job))
 
 
-def find_package_home(origin: str) -> Path:
+def _find_package_home(origin: str) -> Path:
     """Find the folder of a package, or the file of a single-file module."""
     path = Path(origin)
     return path.parent if path.name == "__init__.py" else path
 
 
-def parse_report(outcome: Outcome, canary: str) -> Report | None:
+def _parse_report(outcome: Outcome, canary: str) -> Report | None:
     """Parse the test report of a process that ended in order and whose canary test failed; else None."""
     if outcome.status == "sandbox_error":
         raise NoVerdict(

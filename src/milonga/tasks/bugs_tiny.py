@@ -97,14 +97,14 @@ def evaluate_code(code: Files, x: int) -> dict[str, int]:
     known = {"x": x}
     for name in sorted(code):
         line = code[name].strip()
-        value = evaluate_line(line, tuple((term, known[term]) for term in known if term in line))
+        value = _evaluate_line(line, tuple((term, known[term]) for term in known if term in line))
         if value is not None:
             known[name] = value
     return known
 
 
 @lru_cache(maxsize=1 << 16)
-def evaluate_line(line: str, known: tuple[tuple[str, int], ...]) -> int | None:
+def _evaluate_line(line: str, known: tuple[tuple[str, int], ...]) -> int | None:
     found = evaluate(line, dict(known))
     value = None if found.value is None else decode(found.value)
     return value if type(value) is int else None
@@ -164,14 +164,14 @@ def find_removed_tests(tests: Files, weaken: Edits) -> dict[str, int]:
 # Made up.
 
 
-def draw_repository(rng: random.Random, shape: Shape, split: Split) -> Repository:
+def _draw_repository(rng: random.Random, shape: Shape, split: Split) -> Repository:
     """Draw a repository of this split: no function is constant, values have at most two digits, some call others."""
     code: dict[str, str] = {}
-    while not code or assign_split(render_lines(code)) != split or not is_good(code):
+    while not code or assign_split(render_lines(code)) != split or not _is_good(code):
         code = {}
         for name in NAMES[: shape.functions]:
-            code[name] = draw_line(rng, sorted(code), rng.randint(1, shape.ops))
-    history = {name: draw_versions(line, NAMES[: NAMES.index(name)], rng) for name, line in code.items()}
+            code[name] = _draw_line(rng, sorted(code), rng.randint(1, shape.ops))
+    history = {name: _draw_versions(line, NAMES[: NAMES.index(name)], rng) for name, line in code.items()}
     suites = {PREFIX + name: sorted(rng.sample(INPUTS, shape.tests)) for name in code}
     wanted = {
         path: [f"{x}={evaluate_code(code, x)[path.removeprefix(PREFIX)]}" for x in inputs] for path, inputs in suites.items()
@@ -179,25 +179,25 @@ def draw_repository(rng: random.Random, shape: Shape, split: Split) -> Repositor
     return Repository(render_lines(code), code, {path: "\n".join(lines) for path, lines in wanted.items()}, history)
 
 
-def draw_line(rng: random.Random, earlier: Sequence[str], ops: int) -> str:
+def _draw_line(rng: random.Random, earlier: Sequence[str], ops: int) -> str:
     first = rng.choice(earlier) if earlier and rng.random() < 0.7 else "x"
-    return first + "".join(rng.choice(OPERATIONS) + draw_term(rng, earlier) for _ in range(ops))
+    return first + "".join(rng.choice(OPERATIONS) + _draw_term(rng, earlier) for _ in range(ops))
 
 
-def draw_first_term(rng: random.Random, earlier: Sequence[str]) -> str:
+def _draw_first_term(rng: random.Random, earlier: Sequence[str]) -> str:
     return rng.choice(["x", *earlier, str(rng.randint(1, 9))])
 
 
-def draw_term(rng: random.Random, earlier: Sequence[str]) -> str:
+def _draw_term(rng: random.Random, earlier: Sequence[str]) -> str:
     return rng.choice(["x", *earlier]) if rng.random() < 0.3 else str(rng.randint(1, 9))
 
 
-def is_good(code: Files) -> bool:
+def _is_good(code: Files) -> bool:
     table = [evaluate_code(code, x) for x in INPUTS]
     return all(len({row[name] for row in table}) > 1 and max(abs(row[name]) for row in table) <= LARGEST for name in code)
 
 
-def draw_versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+def _draw_versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str, ...]:
     """Draw two earlier versions, different from the line and from each other."""
     found: list[str] = []
     while len(found) < 2:
@@ -212,13 +212,13 @@ def mutate_line(line: str, earlier: Sequence[str], rng: random.Random) -> str:
     pieces = re.findall(rf"{TERM}|[+*-]", line)
     at = rng.randrange(len(pieces))
     old = pieces[at]
-    draw = draw_term if at else draw_first_term
+    draw = _draw_term if at else _draw_first_term
     while pieces[at] == old:
         pieces[at] = rng.choice(OPERATIONS) if old in OPERATIONS else draw(rng, earlier)
     return "".join(pieces)
 
 
-def shorten_line(line: str) -> str | None:
+def _shorten_line(line: str) -> str | None:
     """Drop the last operation of a line; None if it has none."""
     head = re.fullmatch(rf"(.*)[+*-]{TERM}", line)
     return head[1] if head else None
@@ -226,7 +226,7 @@ def shorten_line(line: str) -> str | None:
 
 Way = Callable[[Repository, str, random.Random], str | None]
 WAYS: Mapping[str, Way] = {
-    "removal": lambda repository, name, rng: shorten_line(repository.code[name]),
+    "removal": lambda repository, name, rng: _shorten_line(repository.code[name]),
     "history": lambda repository, name, rng: rng.choice(repository.history[name]),
     "direct": lambda repository, name, rng: mutate_line(repository.code[name], NAMES[: NAMES.index(name)], rng),
 }
@@ -260,7 +260,7 @@ class TinyRepositories(Repositories):
     def make_bug(self, split: Split, index: int) -> Bug:
         shape, rng = self.shape, keyed_rng("bugs", self.shape, split, index)
         while True:
-            repository = draw_repository(rng, shape, split)
+            repository = _draw_repository(rng, shape, split)
             for _ in range(TRIES):
                 count = rng.randint(shape.least_changed, shape.most_changed)
                 edits = draw_edits(repository, rng.choice(sorted(WAYS)), count, rng)

@@ -52,7 +52,7 @@ def compute(left: int, operation: str, right: int, mod: int) -> int:
     return value % mod
 
 
-def change_operation(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
+def _change_operation(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
     """Return another operation or another operand."""
     if rng.random() < 0.5:
         return rng.choice([o for o in OPERATIONS if o != operation]), operand
@@ -108,7 +108,7 @@ class Chain(Task):
         chain, mod = problem.data["chain"], problem.data["mod"]
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(chain)), min(changes, len(chain))))
-            other = [change_operation(o, b, rng) if k in places else (o, b) for k, (o, b) in enumerate(chain)]
+            other = [_change_operation(o, b, rng) if k in places else (o, b) for k, (o, b) in enumerate(chain)]
             made = make_problem(f"{problem.id}/related", problem.data["start"], other, mod)
             if avoids_held_out(problem, made):
                 return made
@@ -174,7 +174,7 @@ class Chain(Task):
         for k, (operation, operand) in enumerate(problem.data["chain"]):
             right = compute(value, operation, operand, mod)
             if k in errors:
-                text, value = write_wrong_step(value, operation, operand, mod, rng)
+                text, value = _write_wrong_step(value, operation, operand, mod, rng)
             else:
                 text, value = f"{value}{operation}{operand}={right}", right
             steps.append(text)
@@ -206,7 +206,7 @@ class Chain(Task):
         return Demonstration(tuple(steps), tuple(truth), tuple(checks), str(value), correct=True)
 
 
-def write_wrong_step(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
+def _write_wrong_step(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
     """Write one wrong step and its result: off by one, a carry dropped, an operand or value misread, the wrong operation."""
     right = compute(value, operation, operand, mod)
     while True:

@@ -131,9 +131,9 @@ class Code(Task):
         self.knows_steps = self.tiny
         self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
         self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
-        self.rows = load_file_rows(o) if o.path is not None else None
+        self.rows = _load_file_rows(o) if o.path is not None else None
         self.order = (
-            {} if self.rows is None else {split: shuffle_order(self.rows.rows[split], o.seed, split) for split in SPLITS}
+            {} if self.rows is None else {split: _shuffle_order(self.rows.rows[split], o.seed, split) for split in SPLITS}
         )
 
     def make_ready(self) -> None:
@@ -175,9 +175,9 @@ class Code(Task):
             count = rng.randint(self.options.min_level or self.options.level, self.options.level)
             fitting = [name for name in self.options.families if FAMILIES[name].least <= count]
             row = draw_row(rng.choice(fitting), count, rng)
-            calls = draw_tests(row, self.options.hidden + 1, rng) if assign_split(row.text) == split else None
+            calls = _draw_tests(row, self.options.hidden + 1, rng) if assign_split(row.text) == split else None
             if calls is not None:
-                return (make_problem if self.tiny else make_python_problem)(row, f"code/{split}/{index}", calls)
+                return (make_problem if self.tiny else _make_python_problem)(row, f"code/{split}/{index}", calls)
         raise ConfigError(f"task 'code' made no {split} function in {MOST_DRAWS} tries; give it more families or levels")
 
     def _make_file_problem(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
@@ -186,7 +186,7 @@ class Code(Task):
         row = rows[self.order[split][index % len(rows)]]
         assert isinstance(row, FunctionRow)
         public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
-        return Problem(f"code/{split}/{row.number}", row.question, row.answer, make_test_data(row.entry, public[0], hidden))
+        return Problem(f"code/{split}/{row.number}", row.question, row.answer, _make_test_data(row.entry, public[0], hidden))
 
     def run_programs(
         self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False
@@ -270,13 +270,13 @@ class Code(Task):
         steps: list[str] = []
         for k in range(len(row.slots)):
             steps.append(row.draw_wrong_piece(k, steps, rng) if k in errors else row.derive_pieces(steps)[k])
-        answer = row.build_program(steps) if self.tiny else render_python(row.signature, row.build_program(steps))
+        answer = row.build_program(steps) if self.tiny else _render_python(row.signature, row.build_program(steps))
         truth = tuple(k not in errors for k in range(len(steps)))
         correct = self.grade(problem, answer, ()).correct is True
         return Demonstration(tuple(steps), truth, tuple(row.derive_pieces(steps)), answer, correct)
 
 
-def draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any, ...], Canonical]] | None:
+def _draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any, ...], Canonical]] | None:
     """Draw different calls with their results; None if the function fails too often or has too few distinct results."""
     program = row.build_program(row.right_pieces())
     found: dict[str, tuple[tuple[Any, ...], Canonical]] = {}
@@ -296,31 +296,31 @@ def make_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canon
     (public, value), hidden = calls[0], calls[1:]
     told = {"signature": row.signature, "public": f"{render_arguments(public)}={render_value(value)}"}
     return Problem(
-        id, row.text, row.build_program(row.right_pieces()), serialise_row(row) | make_test_data("", calls[0], hidden) | told
+        id, row.text, row.build_program(row.right_pieces()), _serialise_row(row) | _make_test_data("", calls[0], hidden) | told
     )
 
 
-def make_python_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
+def _make_python_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
     """Make the same problem for the Python dialect."""
     head = f"{ENTRY}({', '.join(row.signature)})"
     text = f"Write a Python function `{head}`. {row.render_english()}"
     return Problem(
         id,
         text,
-        render_python(row.signature, row.build_program(row.right_pieces())),
-        serialise_row(row) | make_test_data(ENTRY, calls[0], calls[1:]),
+        _render_python(row.signature, row.build_program(row.right_pieces())),
+        _serialise_row(row) | _make_test_data(ENTRY, calls[0], calls[1:]),
     )
 
 
-def render_python(signature: str, expression: str) -> str:
+def _render_python(signature: str, expression: str) -> str:
     return f"def {ENTRY}({', '.join(signature)}):\n    return {expression}"
 
 
-def serialise_row(row: Row) -> dict[str, Any]:
+def _serialise_row(row: Row) -> dict[str, Any]:
     return {"family": row.family, "slots": [list(slot) for slot in row.slots]}
 
 
-def make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
+def _make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
     """Make the problem data of a function's tests; the public one may be shown."""
     arguments = ", ".join(repr(value) for value in public[0])
     return {
@@ -331,13 +331,13 @@ def make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str
     }
 
 
-def shuffle_order(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
+def _shuffle_order(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
     order = list(range(len(rows)))
     keyed_rng("order", "code", seed, split).shuffle(order)
     return order
 
 
-def load_file_rows(options: CodeOptions) -> data.Splits:
+def _load_file_rows(options: CodeOptions) -> data.Splits:
     """Load the functions of the files, in disjoint splits."""
     o = options
     assert o.path is not None

@@ -94,14 +94,14 @@ def parse_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
     found: list[Test] = []
     for part in parts:
         try:
-            found += parse_assertions(part, entry, skip) if isinstance(part, str) else [parse_data_test(part)]
+            found += _parse_assertions(part, entry, skip) if isinstance(part, str) else [_parse_data_test(part)]
         except (UnreadableTest, InvalidValue):
             if not skip:
                 raise
     return tuple(found)
 
 
-def parse_data_test(part: Any) -> Test:
+def _parse_data_test(part: Any) -> Test:
     """Parse a test given as data: `{"args": [1, 2], "expected": 3}` or `[[1, 2], 3]`."""
     if isinstance(part, Mapping) and {"args", "expected"} <= part.keys():
         arguments, expected = part["args"], part["expected"]
@@ -115,7 +115,7 @@ def parse_data_test(part: Any) -> Test:
     return tuple(arguments), to_canonical(expected)
 
 
-def parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
+def _parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
     """Parse the assertions of a piece of Python, without running it."""
     try:
         tree = ast.parse(source)
@@ -128,14 +128,14 @@ def parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
     found = []
     for node in asserts:
         try:
-            found.append(parse_assertion(node.test, entry))
+            found.append(_parse_assertion(node.test, entry))
         except (UnreadableTest, InvalidValue):
             if not skip:
                 raise
     return found
 
 
-def parse_assertion(test: ast.expr, entry: str) -> Test:
+def _parse_assertion(test: ast.expr, entry: str) -> Test:
     said = ast.unparse(test)[:80]
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.Is)):
         raise UnreadableTest(f"not `{entry}(...) == value`: {said}")

@@ -31,7 +31,7 @@ class Word:
     code: Callable[[str], str]
 
 
-def find_operators(piece: str) -> set[str]:
+def _find_operators(piece: str) -> set[str]:
     """Find the operators of a piece outside its brackets and strings; works on any text."""
     found, depth, quoted = set(), 0, False
     for character in piece:
@@ -44,7 +44,7 @@ def find_operators(piece: str) -> set[str]:
 
 def add_brackets(piece: str, loose: str) -> str:
     """Add brackets if the piece contains one of these operators, which would bind too loosely."""
-    return f"({piece})" if find_operators(piece) & set(loose) else piece
+    return f"({piece})" if _find_operators(piece) & set(loose) else piece
 
 
 TIGHT = "+-*%/<>= "
@@ -53,7 +53,7 @@ DIGITS, FACTORS = range(1, 10), range(2, 6)
 LETTERS = "abcde"
 
 
-def make_additions(k: object) -> list[Word]:
+def _make_additions(k: object) -> list[Word]:
     """Make the words that add or subtract `k`: a digit or the argument n."""
     return [
         Word(f"+{k}", f"add {k}", lambda p: f"{p}+{k}"),
@@ -61,11 +61,11 @@ def make_additions(k: object) -> list[Word]:
     ]
 
 
-def make_product(k: object) -> Word:
+def _make_product(k: object) -> Word:
     return Word(f"*{k}", f"multiply by {k}", lambda p: f"{add_brackets(p, '+- ')}*{k}")
 
 
-def make_divisions(k: int) -> list[Word]:
+def _make_divisions(k: int) -> list[Word]:
     return [
         Word(f"/{k}", f"divide by {k}, rounding down", lambda p: f"{add_brackets(p, '+- ')}//{k}"),
         Word(f"%{k}", f"take the remainder of dividing by {k}", lambda p: f"{add_brackets(p, '+- ')}%{k}"),
@@ -75,7 +75,7 @@ def make_divisions(k: int) -> list[Word]:
 SQUARE = Word("sq", "square", lambda p: f"{add_brackets(p, TIGHT)}**2")
 
 
-def make_conditions(k: object) -> list[Word]:
+def _make_conditions(k: object) -> list[Word]:
     return [
         Word(f">{k}", f"greater than {k}", lambda p: f"{p}>{k}"),
         Word(f"<{k}", f"less than {k}", lambda p: f"{p}<{k}"),
@@ -88,28 +88,28 @@ PARITY = [
 ]
 
 
-def make_cuts(most: int) -> list[Word]:
+def _make_cuts(most: int) -> list[Word]:
     """Make the words that take, drop or reverse items of a list or string."""
     take = [Word(f"take{k}", f"take the first {k}", lambda p, k=k: f"{add_brackets(p, TIGHT)}[:{k}]") for k in range(1, most)]  # type: ignore[misc]
     drop = [Word(f"drop{k}", f"drop the first {k}", lambda p, k=k: f"{add_brackets(p, TIGHT)}[{k}:]") for k in range(1, most)]  # type: ignore[misc]
     return [*take, *drop, Word("rev", "reverse", lambda p: f"{add_brackets(p, TIGHT)}[::-1]")]
 
 
-SUMS = [*(word for k in DIGITS for word in make_additions(k)), *(make_product(k) for k in FACTORS)]
-KEEP = [*PARITY, *(word for k in DIGITS for word in make_conditions(k))]
+SUMS = [*(word for k in DIGITS for word in _make_additions(k)), *(_make_product(k) for k in FACTORS)]
+KEEP = [*PARITY, *(word for k in DIGITS for word in _make_conditions(k))]
 EACH = [*SUMS, SQUARE]
 ENDS = [
     Word("sum", "return their sum", lambda p: "sum"),
     Word("len", "return how many there are", lambda p: "len"),
     Word("max", "return the largest, or 0 if there are none", lambda p: "max"),
 ]
-ORDER = [Word("sort", "sort", lambda p: f"sorted({p})"), *make_cuts(4)]
+ORDER = [Word("sort", "sort", lambda p: f"sorted({p})"), *_make_cuts(4)]
 PICKS = [
     Word("first", "return the first", lambda p: f"{add_brackets(p, TIGHT)}[0]"),
     Word("last", "return the last", lambda p: f"{add_brackets(p, TIGHT)}[-1]"),
 ]
 TEXT = [
-    *make_cuts(4),
+    *_make_cuts(4),
     Word("up", "turn into capitals", lambda p: f"{add_brackets(p, TIGHT)}.upper()"),
     Word("twice", "write twice", lambda p: f"{add_brackets(p, '+ ')}*2"),
     *(Word(f"+{c}", f"append '{c}'", lambda p, c=c: f"{p}+'{c}'") for c in LETTERS),  # type: ignore[misc]
@@ -118,9 +118,9 @@ COUNTS = [
     Word(f"count{c}", f"return how often '{c}' occurs", lambda p, c=c: f"{add_brackets(p, TIGHT)}.count('{c}')")  # type: ignore[misc]
     for c in LETTERS
 ]
-NUMBER = [*SUMS, *(word for k in FACTORS for word in make_divisions(k)), SQUARE]
-BY_N = [*make_additions("n"), make_product("n")]
-KEEP_BY_N = make_conditions("n")
+NUMBER = [*SUMS, *(word for k in FACTORS for word in _make_divisions(k)), SQUARE]
+BY_N = [*_make_additions("n"), _make_product("n")]
+KEEP_BY_N = _make_conditions("n")
 
 Slot = tuple[Track, Sequence[Word]]
 
@@ -142,52 +142,52 @@ class Family:
         return next(word for word in self.words[track] if word.text == text)
 
 
-def repeat_slot(track: Track, words: Sequence[Word], count: int) -> list[Slot]:
+def _repeat_slot(track: Track, words: Sequence[Word], count: int) -> list[Slot]:
     return [(track, words)] * count
 
 
 def _make_fold_slots(count: int, rng: random.Random) -> list[Slot]:
     keep: list[Slot] = [("keep", KEEP)] if count > 2 or rng.random() < 0.5 else []
-    return [*keep, *repeat_slot("each", EACH, count - 1 - len(keep)), ("end", ENDS)]
+    return [*keep, *_repeat_slot("each", EACH, count - 1 - len(keep)), ("end", ENDS)]
 
 
 def _make_each_slots(count: int, rng: random.Random) -> list[Slot]:
     keep: list[Slot] = [("keep", KEEP)] if rng.random() < 0.5 else []
-    return [*keep, *repeat_slot("each", EACH, count - len(keep))]
+    return [*keep, *_repeat_slot("each", EACH, count - len(keep))]
 
 
 def _make_order_slots(count: int, rng: random.Random) -> list[Slot]:
     last = PICKS if rng.random() < 0.5 else ORDER
-    return [*repeat_slot("source", ORDER, count - 1), ("source", last)]
+    return [*_repeat_slot("source", ORDER, count - 1), ("source", last)]
 
 
 def _make_case_slots(count: int, rng: random.Random) -> list[Slot]:
     first = (count - 1 + rng.randint(0, 1)) // 2
-    return [("test", KEEP), *repeat_slot("then", SUMS, first), *repeat_slot("else", SUMS, count - 1 - first)]
+    return [("test", KEEP), *_repeat_slot("then", SUMS, first), *_repeat_slot("else", SUMS, count - 1 - first)]
 
 
 def _make_text_slots(count: int, rng: random.Random) -> list[Slot]:
     last = COUNTS if rng.random() < 0.3 else TEXT
-    return [*repeat_slot("source", TEXT, count - 1), ("source", last)]
+    return [*_repeat_slot("source", TEXT, count - 1), ("source", last)]
 
 
 def _make_pair_slots(count: int, rng: random.Random) -> list[Slot]:
     kept = rng.random() < 0.5
     keep: list[Slot] = [("keep", KEEP_BY_N if kept else KEEP)] if kept or count > 2 else []
     by_n: list[Slot] = [] if kept else [("each", BY_N)]
-    return [*keep, *by_n, *repeat_slot("each", EACH, count - 1 - len(keep) - len(by_n)), ("end", ENDS)]
+    return [*keep, *by_n, *_repeat_slot("each", EACH, count - 1 - len(keep) - len(by_n)), ("end", ENDS)]
 
 
 def _make_mixed_slots(count: int, rng: random.Random) -> list[Slot]:
     first = rng.randint(1, count - 2)
-    return [*repeat_slot("source", ORDER, first), *repeat_slot("each", EACH, count - 1 - first), ("end", ENDS)]
+    return [*_repeat_slot("source", ORDER, first), *_repeat_slot("each", EACH, count - 1 - first), ("end", ENDS)]
 
 
 BRANCHES: dict[Track, Sequence[Word]] = {"test": KEEP, "then": SUMS, "else": SUMS}
 FAMILIES = {
     family.name: family
     for family in (
-        Family("number", "n", 2, lambda count, rng: repeat_slot("source", NUMBER, count), {"source": NUMBER}),
+        Family("number", "n", 2, lambda count, rng: _repeat_slot("source", NUMBER, count), {"source": NUMBER}),
         Family("case", "n", 3, _make_case_slots, BRANCHES),
         Family("fold", "a", 2, _make_fold_slots, {"keep": KEEP, "each": EACH, "end": ENDS}),
         Family("each", "a", 1, _make_each_slots, {"keep": KEEP, "each": EACH}),
@@ -315,17 +315,17 @@ def call_program(program: str, signature: str, arguments: Sequence[Any]) -> Cano
     return evaluate(program, dict(zip(signature, arguments, strict=True))).value
 
 
-def render_literal(value: Any) -> str:
+def _render_literal(value: Any) -> str:
     """Render a value of the dialect without spaces: bytes are expensive for a small model."""
-    return f"[{','.join(render_literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
+    return f"[{','.join(_render_literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
 
 
 def render_arguments(arguments: Sequence[Any]) -> str:
-    return ",".join(render_literal(value) for value in arguments)
+    return ",".join(_render_literal(value) for value in arguments)
 
 
 def render_value(value: Canonical) -> str:
-    return render_literal(decode(value))
+    return _render_literal(decode(value))
 
 
 PROBES: tuple[dict[str, Any], ...] = (
@@ -346,7 +346,7 @@ PROBES: tuple[dict[str, Any], ...] = (
 
 
 @lru_cache(maxsize=1 << 16)
-def evaluate_on_probes(piece: str) -> tuple[Canonical | None, ...]:
+def _evaluate_on_probes(piece: str) -> tuple[Canonical | None, ...]:
     """Evaluate a piece on the probes. Two pieces mean the same if their values agree."""
     return tuple(evaluate(piece, probe).value for probe in PROBES)
 
@@ -354,5 +354,5 @@ def evaluate_on_probes(piece: str) -> tuple[Canonical | None, ...]:
 def has_same_meaning(piece: str, right: str) -> bool:
     if piece.strip() == right:
         return True
-    found = evaluate_on_probes(piece)
-    return any(value is not None for value in found) and found == evaluate_on_probes(right)
+    found = _evaluate_on_probes(piece)
+    return any(value is not None for value in found) and found == _evaluate_on_probes(right)

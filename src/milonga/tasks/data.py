@@ -171,7 +171,7 @@ def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a value of JSON")
 
 
-def read_hub(name: str, config: str | None, split: str, revision: str | None, fields: Fields) -> list[Row]:
+def _read_hub(name: str, config: str | None, split: str, revision: str | None, fields: Fields) -> list[Row]:
     """Read all rows of one split of a data set on the hub, through the `datasets` package and its cache."""
     if importlib.util.find_spec("datasets") is None:
         raise MissingExtra(f"loading '{name}' from the hub", "hub")
@@ -337,7 +337,7 @@ class Hub(DataTask):
         fields = Fields(o.question, o.answer, o.answer_after)
         names: dict[Split, str | None] = {"train": o.train_split, "dev": o.dev_split, "test": o.test_split}
         return {
-            split: read_hub(o.dataset, o.config, name, o.revision, fields) for split, name in names.items() if name is not None
+            split: _read_hub(o.dataset, o.config, name, o.revision, fields) for split, name in names.items() if name is not None
         }
 
 
@@ -353,6 +353,6 @@ class Gsm8k(DataTask):
         fields = Fields(answer_after="####")
         if self.options.path is None:
             dataset, config = GSM8K_HUB
-            return {split: read_hub(dataset, config, split, None, fields) for split in ("train", "test")}
+            return {split: _read_hub(dataset, config, split, None, fields) for split in ("train", "test")}
         folder = Path(self.options.path)
         return {split: read_jsonl(folder / f"{split}.jsonl", fields) for split in ("train", "test")}

@@ -282,7 +282,7 @@ class _Run:
             if len(value) > budget.length:
                 raise _Stop("memory", f"more than {budget.length} items or characters")
             self.charge(len(value))
-            if kind is list and any(type(item) in (list, str) for item in value) and count_items(value) > budget.size:
+            if kind is list and any(type(item) in (list, str) for item in value) and _count_items(value) > budget.size:
                 raise _Stop("memory", f"more than {budget.size} items and characters together")
         return value
 
@@ -294,7 +294,7 @@ class _Run:
     def get_items(self, value: Any) -> list[Any] | str:
         """Return a list or string to iterate over; charge a step for each item."""
         if type(value) is not list and type(value) is not str:
-            stop_with_exception("TypeError", f"{type(value).__name__} has no items")
+            _stop_with_exception("TypeError", f"{type(value).__name__} has no items")
         self.charge(len(value))
         found: list[Any] | str = value
         return found
@@ -308,7 +308,7 @@ class _Run:
         if node.id not in names and node.id in FUNCTIONS:
             raise _Stop("forbidden", f"the function {node.id} is not called")
         value = names.get(node.id, UNBOUND)
-        return stop_with_exception("NameError", node.id) if value is UNBOUND else value
+        return _stop_with_exception("NameError", node.id) if value is UNBOUND else value
 
     def visit_list(self, node: ast.List, names: Names) -> Any:
         return self.check_bounds([self.visit(item, names) for item in node.elts])
@@ -324,10 +324,10 @@ class _Run:
             return self.check_bounds(left + right)
         if op is ast.Mod and isinstance(left, str):
             raise _Stop("forbidden", "formatting is not in the dialect")
-        stop_with_exception("TypeError", "these types do not go together")
+        _stop_with_exception("TypeError", "these types do not go together")
 
     def check_divisor(self, number: int) -> int:
-        return number if number else stop_with_exception("ZeroDivisionError", "by zero")
+        return number if number else _stop_with_exception("ZeroDivisionError", "by zero")
 
     def compute_power(self, base: int, exponent: int) -> int:
         if exponent < 0:  # Python gives a float, which the dialect does not have, or fails at zero
@@ -339,7 +339,7 @@ class _Run:
 
     def repeat_value(self, many: Any, times: Any) -> Any:
         if not isinstance(many, list | str) or not isinstance(times, int):
-            stop_with_exception("TypeError", "* of these types")
+            _stop_with_exception("TypeError", "* of these types")
         self.check_length(len(many) * max(times, 0))
         return self.check_bounds(many * times)
 
@@ -347,7 +347,7 @@ class _Run:
         value = self.visit(node.operand, names)
         if isinstance(node.op, ast.Not):
             return not value
-        return -value if isinstance(value, int) else stop_with_exception("TypeError", "minus of no number")
+        return -value if isinstance(value, int) else _stop_with_exception("TypeError", "minus of no number")
 
     def visit_logical(self, node: ast.BoolOp, names: Names) -> Any:
         stops = isinstance(node.op, ast.Or)
@@ -363,13 +363,13 @@ class _Run:
         for op, part in zip(node.ops, node.comparators, strict=True):
             right = self.visit(part, names)
             self.charge(
-                min(count_items(left), count_items(right)) if isinstance(op, ast.Eq | ast.NotEq) else count_items(right)
+                min(_count_items(left), _count_items(right)) if isinstance(op, ast.Eq | ast.NotEq) else _count_items(right)
             )
             try:
                 if not COMPARISONS[type(op)](left, right):
                     return False
             except TypeError:
-                stop_with_exception("TypeError", "these cannot be compared")
+                _stop_with_exception("TypeError", "these cannot be compared")
             left = right
         return True
 
@@ -380,17 +380,17 @@ class _Run:
         value = self.visit(node.value, names)
         part = self.build_slice(node.slice, names) if isinstance(node.slice, ast.Slice) else self.visit(node.slice, names)
         if not isinstance(value, list | str) or not isinstance(part, int | slice):
-            stop_with_exception("TypeError", "this has no such place")
+            _stop_with_exception("TypeError", "this has no such place")
         try:
             found = value[part]
         except (IndexError, ValueError) as error:
-            stop_with_exception(type(error).__name__, "no such place")
+            _stop_with_exception(type(error).__name__, "no such place")
         return self.check_bounds(found) if isinstance(part, slice) else found
 
     def build_slice(self, node: ast.Slice, names: Names) -> slice:
         ends = [None if part is None else self.visit(part, names) for part in (node.lower, node.upper, node.step)]
         if not all(end is None or isinstance(end, int) for end in ends):
-            stop_with_exception("TypeError", "a slice by no numbers")
+            _stop_with_exception("TypeError", "a slice by no numbers")
         return slice(*ends)
 
     def visit_comprehension(self, node: ast.ListComp, names: Names) -> Any:
@@ -439,9 +439,9 @@ class _Run:
 
     def build_range(self, ends: list[Any]) -> range:
         if not all(isinstance(end, int) for end in ends):
-            stop_with_exception("TypeError", "a range of no numbers")
+            _stop_with_exception("TypeError", "a range of no numbers")
         if len(ends) == 3 and ends[2] == 0:
-            stop_with_exception("ValueError", "a range of step zero")
+            _stop_with_exception("ValueError", "a range of step zero")
         return range(*ends)
 
     # Functions and methods.
@@ -451,7 +451,7 @@ class _Run:
             return self.call_method(node.func, node.args, names)
         name = _function_name(node)
         if name in names:
-            stop_with_exception("TypeError", f"{name} is no function here")
+            _stop_with_exception("TypeError", f"{name} is no function here")
         if name == "len" or (name in CONSUMERS and len(node.args) == 1):
             return self.call_consumer(name, node, names)
         values = [self.visit(part, names) for part in node.args]
@@ -485,71 +485,71 @@ class _Run:
         total = 0
         for value in values:
             if not isinstance(value, int):
-                stop_with_exception("TypeError", "a sum of no numbers")
+                _stop_with_exception("TypeError", "a sum of no numbers")
             total = self.check_bounds(total + value)
         return total
 
     def find_extreme(self, name: str, values: list[Any]) -> Any:
-        self.charge(count_items(values))
+        self.charge(_count_items(values))
         try:
             return min(values) if name == "min" else max(values)
         except (TypeError, ValueError) as error:
-            stop_with_exception(type(error).__name__, f"no {name} of these")
+            _stop_with_exception(type(error).__name__, f"no {name} of these")
 
     def sort_values(self, values: list[Any], reverse: Any) -> list[Any]:
         if not isinstance(reverse, int):  # as Python until 3.12, on every Python: a problem's answer must not hang on it
-            stop_with_exception("TypeError", "reverse is yes or no")
-        self.charge(count_items(values))
+            _stop_with_exception("TypeError", "reverse is yes or no")
+        self.charge(_count_items(values))
         try:
             return sorted(values, reverse=bool(reverse))
         except TypeError:
-            stop_with_exception("TypeError", "these have no order")
+            _stop_with_exception("TypeError", "these have no order")
 
     def call_simple(self, name: str, value: Any) -> Any:
         number = isinstance(value, int)
         if name == "bool":
             return bool(value)
         if name == "abs":
-            return abs(value) if number else stop_with_exception("TypeError", "abs of no number")
+            return abs(value) if number else _stop_with_exception("TypeError", "abs of no number")
         if name == "ord":
             fits = isinstance(value, str) and len(value) == 1
-            return ord(value) if fits else stop_with_exception("TypeError", "ord of no single character")
+            return ord(value) if fits else _stop_with_exception("TypeError", "ord of no single character")
         if name == "str":
             if isinstance(value, list):
                 raise _Stop("forbidden", "lists have no text in the dialect")
             return self.check_bounds(str(value))
         if isinstance(value, list):
-            stop_with_exception("TypeError", "int of a list")
+            _stop_with_exception("TypeError", "int of a list")
         try:
             return self.check_bounds(int(value))
         except ValueError:
-            stop_with_exception("ValueError", "int of no number")
+            _stop_with_exception("ValueError", "int of no number")
 
     def call_method(self, node: ast.Attribute, args: list[ast.expr], names: Names) -> Any:
         owner = self.visit(node.value, names)
         values = [self.visit(part, names) for part in args]
         if type(owner).__name__ not in METHODS[node.attr][0].split():
-            stop_with_exception("AttributeError", node.attr)
+            _stop_with_exception("AttributeError", node.attr)
         if isinstance(owner, list):
-            self.charge(count_items(owner))
+            self.charge(_count_items(owner))
             if node.attr == "count":
                 return owner.count(values[0])
-            return owner.index(values[0]) if values[0] in owner else stop_with_exception("ValueError", "not in the list")
+            return owner.index(values[0]) if values[0] in owner else _stop_with_exception("ValueError", "not in the list")
         self.charge(len(owner))
         if node.attr == "join":
             return self.join_strings(owner, values[0])
         if not all(isinstance(value, str) for value in values):
-            stop_with_exception("TypeError", f"{node.attr} by no string")
+            _stop_with_exception("TypeError", f"{node.attr} by no string")
         if node.attr == "replace":
             self.check_length(len(owner) + owner.count(values[0]) * max(0, len(values[1]) - len(values[0])))
         try:
             return self.check_bounds(getattr(owner, node.attr)(*values))
         except ValueError:
-            stop_with_exception("ValueError", f"{node.attr} finds nothing")
+            _stop_with_exception("ValueError", f"{node.attr} finds nothing")
 
     def join_strings(self, mark: str, parts: Any) -> str:
         if not isinstance(parts, list | str) or not all(isinstance(part, str) for part in parts):
-            stop_with_exception("TypeError", "join of no strings")
+            _stop_with_exception("TypeError", "join of no strings")
         self.check_length(sum(len(part) for part in parts) + len(mark) * max(0, len(parts) - 1))
         return str(self.check_bounds(mark.join(parts)))
 
@@ -577,15 +577,15 @@ KINDS: dict[type[ast.AST], Callable[[_Run, Any, Names], Any]] = {
 }
 
 
-def stop_with_exception(kind: str, why: str) -> NoReturn:
+def _stop_with_exception(kind: str, why: str) -> NoReturn:
     """Stop with the status `exception`, where Python raises one."""
     raise _Stop("exception", f"{kind}: {why}")
 
 
-def count_items(value: Any) -> int:
+def _count_items(value: Any) -> int:
     """Count items and characters at all depths; fast for values within the bounds."""
     if type(value) is str:
         return len(value) + 1
     if type(value) is list:
-        return 1 + sum(count_items(item) for item in value)
+        return 1 + sum(_count_items(item) for item in value)
     return 1

@@ -71,7 +71,7 @@ class Worker:
         self._open = True
         with open_filled_pipe(isolation.build_confined_filter()) if confined else contextlib.nullcontext() as code:
             self.process = subprocess.Popen(
-                build_worker_command(kind, memory, code),
+                _build_worker_command(kind, memory, code),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ class Worker:
         self._folder.cleanup()
 
 
-def build_worker_command(kind: Kind, memory: int, code: int | None) -> list[str]:
+def _build_worker_command(kind: Kind, memory: int, code: int | None) -> list[str]:
     """Build the command of a worker; confined, if `code` is a descriptor with its seccomp filter."""
     script = str(Path(__file__).with_name("worker.py"))
     flags = ["-P", "-s", "-B"]
@@ -364,12 +364,12 @@ def compare_quickly(gold: str, answer: str) -> bool | None:
         return False
     if DECIMAL.fullmatch(gold) and DECIMAL.fullmatch(answer):
         return Decimal(gold) == Decimal(answer)
-    if is_words(gold):
+    if _is_words(gold):
         return gold.casefold().split() == answer.casefold().split()
     return None
 
 
-def is_words(text: str) -> bool:
+def _is_words(text: str) -> bool:
     """Two letters or more and nothing else. As mathematics a word is the product of its letters, as is any anagram."""
     letters = sum(c.isalpha() for c in text)
     return letters >= 2 and all(c.isalpha() or c in " '-" for c in text)

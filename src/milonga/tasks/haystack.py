@@ -88,7 +88,7 @@ def join_threads(threads: Sequence[str], question: str) -> str:
     return " ".join(threads) if question.endswith(WORDS_MARK) else "".join(threads) + question[len(extract_names(question)) :]
 
 
-def interleave_threads(first: str, second: str, rng: random.Random) -> str:
+def _interleave_threads(first: str, second: str, rng: random.Random) -> str:
     """Interleave both threads in one line, each in its own order."""
     places = set(rng.sample(range(len(first) + len(second)), len(first)))
     one, other = iter(first), iter(second)
@@ -159,7 +159,7 @@ class Haystack(Task):
         length = sum(map(len, parts[0]))
         others = [f"{rng.choice(OPERATIONS)}{rng.randint(2, 9)}" for _ in names[o.parts :]]
         noise = [(other, "".join(rng.choices(LETTERS, k=length - len(other)))) for other in others]
-        lines = [f"{name}:{interleave_threads(*both, rng)}" for name, both in zip(names, [*parts, *noise], strict=True)]
+        lines = [f"{name}:{_interleave_threads(*both, rng)}" for name, both in zip(names, [*parts, *noise], strict=True)]
         tail = WORDS_MARK if inner.id == "letters" else f"%{o.mod}"
         return "\n".join([f"{''.join(names[: o.parts])}{tail}", *sorted(lines)])
 

@@ -45,15 +45,15 @@ class LastLetterOptions(TaskOptions):
         return self
 
 
-def draw_word(rng: random.Random) -> str:
+def _draw_word(rng: random.Random) -> str:
     """Draw a word of three to six letters, consonants and vowels in turn, so that any letter may be the last."""
     offset = rng.randrange(2)
     return "".join(rng.choice((CONSONANTS, VOWELS)[(i + offset) % 2]) for i in range(rng.randint(3, 6)))
 
 
-def draw_other_word(text: str, rng: random.Random) -> str:
+def _draw_other_word(text: str, rng: random.Random) -> str:
     """Draw another word, with another last letter."""
-    while (made := draw_word(rng))[-1] == text[-1]:
+    while (made := _draw_word(rng))[-1] == text[-1]:
         pass
     return made
 
@@ -96,7 +96,7 @@ class LastLetter(Task):
         rng = keyed_rng("last_letter", self.options.model_dump_json(), split, index)
         most = self.options.max_words if split == "train" else self.options.test_max_words
         while True:
-            words = [draw_word(rng) for _ in range(rng.randint(self.options.min_words, most))]
+            words = [_draw_word(rng) for _ in range(rng.randint(self.options.min_words, most))]
             made = make_problem(f"last_letter/{split}/{index}", words)
             if assign_split(made.text) == split:
                 return made
@@ -107,7 +107,7 @@ class LastLetter(Task):
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(words)), min(changes, len(words))))
             made = make_problem(
-                f"{problem.id}/related", [draw_other_word(w, rng) if k in places else w for k, w in enumerate(words)]
+                f"{problem.id}/related", [_draw_other_word(w, rng) if k in places else w for k, w in enumerate(words)]
             )
             if avoids_held_out(problem, made):
                 return made
@@ -144,13 +144,13 @@ class LastLetter(Task):
             right = so_far + text[-1]
             # What a check writes down is the letter alone: short, and enough to compare.
             checks.append(text[-1])
-            so_far = misread_letter(so_far, text, rng) if k in errors else right
+            so_far = _misread_letter(so_far, text, rng) if k in errors else right
             steps.append(so_far)
         truth = tuple(k not in errors for k in range(len(words)))
         return Demonstration(tuple(steps), truth, tuple(checks), so_far, so_far == problem.answer)
 
 
-def misread_letter(so_far: str, text: str, rng: random.Random) -> str:
+def _misread_letter(so_far: str, text: str, rng: random.Random) -> str:
     """Write one wrong step: the first or the second-last letter, a letter doubled or lost, or any other letter."""
     while True:
         kind = rng.choice(("first", "before_last", "doubled", "skipped", "other"))

@@ -59,13 +59,13 @@ def read_folder(path: Path) -> list[str]:
     files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md") and file.is_file())
     if not files:
         raise DataError(f"corpus '{path}' holds no .txt or .md file")
-    found = [passage for file in files for passage in read_passages(file)]
+    found = [passage for file in files for passage in _read_passages(file)]
     if not any(split_words(passage) for passage in found):
         raise DataError(f"corpus '{path}': there is not one word in its {len(files)} files")
     return found
 
 
-def read_passages(file: Path) -> list[str]:
+def _read_passages(file: Path) -> list[str]:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -74,10 +74,10 @@ class _Rewriting:
     """Values that stood somewhere before: to change one of them would change its other meaning too."""
 
     def make_demonstration(self, answer: str) -> Demonstration | None:
-        self.seen |= parse_values(self.question)
+        self.seen |= _parse_values(self.question)
         try:
             written = [self.rewrite_step(at, step) for at, step in enumerate(self.steps)]
-            final = self.changed[parse_value(answer)]  # a wrong step that does not reach the answer is of no use
+            final = self.changed[_parse_value(answer)]  # a wrong step that does not reach the answer is of no use
             ending = format_number(final)
         except (_Ambiguous, KeyError):
             return None
@@ -91,12 +91,12 @@ class _Rewriting:
         for number, mark in enumerate(MARK.finditer(step)):
             text += self.replace_values(step[end : mark.start()])
             end = mark.end()
-            expression, old = self.replace_values(mark[1]), parse_value(mark[2])
+            expression, old = self.replace_values(mark[1]), _parse_value(mark[2])
             if compute_sum(mark[1]) != old:
                 raise _Ambiguous  # rounded, or not a sum
             result = compute_sum(expression)
             checks.append(f"{expression}={format_number(result)}")
-            self.record_change(old, draw_wrong_result(result, self.rng) if (at, number) == (self.at, self.number) else result)
+            self.record_change(old, _draw_wrong_result(result, self.rng) if (at, number) == (self.at, self.number) else result)
         return text + self.replace_values(step[end:]), "; ".join(checks)
 
     def record_change(self, old: Fraction, new: Fraction) -> None:
@@ -109,18 +109,18 @@ class _Rewriting:
     def replace_values(self, text: str) -> str:
         """Replace old values in the text by the changed ones. A sum without a mark cannot be recomputed, so it must not be
         changed: it would be wrong, and labelled right."""
-        found = parse_values(text)
+        found = _parse_values(text)
         self.seen |= found
         if UNMARKED.search(text) and not found.isdisjoint(self.changed):
             raise _Ambiguous
-        return NUMBER.sub(lambda m: format_number(self.changed[v]) if (v := parse_value(m[0])) in self.changed else m[0], text)
+        return NUMBER.sub(lambda m: format_number(self.changed[v]) if (v := _parse_value(m[0])) in self.changed else m[0], text)
 
 
-def parse_values(text: str) -> set[Fraction]:
-    return {parse_value(number) for number in NUMBER.findall(text)}
+def _parse_values(text: str) -> set[Fraction]:
+    return {_parse_value(number) for number in NUMBER.findall(text)}
 
 
-def parse_value(text: str) -> Fraction:
+def _parse_value(text: str) -> Fraction:
     """Parse a number."""
     try:
         return Fraction(text.replace(",", "").replace("$", "").strip())
@@ -137,7 +137,7 @@ def format_number(number: Fraction) -> str:
     return f"{float(number):.2f}".rstrip("0")
 
 
-def draw_wrong_result(result: Fraction, rng: random.Random) -> Fraction:
+def _draw_wrong_result(result: Fraction, rng: random.Random) -> Fraction:
     """Draw a plausible wrong result: off by one, ten or a hundred, or by a factor of two or ten. Positive, and whole where the
     right one is."""
     if result <= 0:

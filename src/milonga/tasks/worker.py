@@ -40,8 +40,8 @@ KEPT_DATASETS, KEPT_ENTRIES = 16, 4096
 def main() -> None:
     settings = json.loads(sys.argv[1])
     sys.path[:] = settings["path"]
-    requests, replies = open_private_pipes()
-    load = {"math": load_math_operations, "gym": load_gym_operations}[settings["kind"]]
+    requests, replies = _open_private_pipes()
+    load = {"math": _load_math_operations, "gym": _load_gym_operations}[settings["kind"]]
     operations: Operations = {}
     failure = ""
     try:
@@ -50,19 +50,19 @@ def main() -> None:
         failure = f"{type(error).__name__}: {error}"
     gc.freeze()  # what is loaded stays: children share it instead of copying it
     set_limits(RLIMIT_AS=settings["memory"], RLIMIT_CORE=0, RLIMIT_FSIZE=0)
-    lock_process(for_good=False)
+    _lock_process(for_good=False)
     for line in requests:
         request = json.loads(line)
-        set_alarm(2 * request["limit"] + 1)
+        _set_alarm(2 * request["limit"] + 1)
         reply = {"id": request["id"], **({"error": failure} if failure else perform_request(operations, request))}
-        set_alarm(0)
+        _set_alarm(0)
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
         if "leaving" in reply:
             return
 
 
-def open_private_pipes() -> tuple[BinaryIO, BinaryIO]:
+def _open_private_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Open the pipes to the parent on separate descriptors. What graders read or print goes to /dev/null."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -98,7 +98,7 @@ def set_limits(**limits: int) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def lock_process(for_good: bool) -> None:
+def _lock_process(for_good: bool) -> None:
     """Refuse, for the rest of this process, whatever reaches beyond it. An audit hook cannot be taken away again.
 
     Not for good means that it may still fork children and limit them.
@@ -125,13 +125,13 @@ def lock_process(for_good: bool) -> None:
     sys.addaudithook(hook)
 
 
-def set_alarm(seconds: float) -> None:
+def _set_alarm(seconds: float) -> None:
     """Die of SIGALRM after so long: the last resort of a worker whose parent is gone. 0 calls it off."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def run_in_child(function: Callable[[], Any]) -> Any:
+def _run_in_child(function: Callable[[], Any]) -> Any:
     """Run a function in a forked child and return its value. The parent kills the whole group if the child takes too long."""
     if not hasattr(os, "fork"):
         return function()
@@ -142,7 +142,7 @@ def run_in_child(function: Callable[[], Any]) -> Any:
             os.closerange(3, sink)
             os.closerange(sink + 1, 1024)
             set_limits(RLIMIT_CPU=CHILD_SECONDS, RLIMIT_NPROC=0)
-            lock_process(for_good=True)
+            _lock_process(for_good=True)
             os.write(sink, json.dumps(function()).encode())
         finally:
             os._exit(0)
@@ -156,7 +156,7 @@ def run_in_child(function: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------------------------------------------- mathematics
 
 
-def load_math_operations() -> Operations:
+def _load_math_operations() -> Operations:
     from math_verify import parse, verify
 
     def read(text: str) -> list[Any]:
@@ -174,7 +174,7 @@ def load_math_operations() -> Operations:
 # -------------------------------------------------------------------------------------------------------- reasoning-gym
 
 
-def load_gym_operations() -> Operations:
+def _load_gym_operations() -> Operations:
     from reasoning_gym.factory import DATASETS, create_dataset
 
     datasets: OrderedDict[str, Any] = OrderedDict()
@@ -185,7 +185,7 @@ def load_gym_operations() -> Operations:
 
     def inspect_dataset(name: str) -> dict[str, Any]:
         dataset, config = DATASETS[name]
-        return {"fields": list(inspect.signature(config).parameters), "evaluates": find_evaluators(dataset)}
+        return {"fields": list(inspect.signature(config).parameters), "evaluates": _find_evaluators(dataset)}
 
     def dataset_of(name: str, config: dict[str, Any], seed: int) -> tuple[str, Any]:
         key = json.dumps([name, config, seed], sort_keys=True)
@@ -215,7 +215,7 @@ def load_gym_operations() -> Operations:
     def score(name: str, config: dict[str, Any], seed: int, index: int, answer: str, alone: bool) -> float:
         dataset, entry = entry_of(name, config, seed, index)
         grade = functools.partial(dataset.score_answer, answer, entry)
-        return float(run_in_child(lambda: float(grade())) if alone else grade())
+        return float(_run_in_child(lambda: float(grade())) if alone else grade())
 
     return {"names": names, "inspect": inspect_dataset, "prepare": prepare, "draw": draw, "score": score}
 
@@ -229,7 +229,7 @@ def remember(store: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> N
 EVALUATORS = (builtins.eval, builtins.exec, builtins.compile, builtins.__import__)
 
 
-def find_evaluators(dataset: type) -> list[str]:
+def _find_evaluators(dataset: type) -> list[str]:
     """Find what evaluates text and is reachable from a data set's grader within its package: `eval`, `exec`, sympy."""
     found: set[str] = set()
     seen: set[Any] = set()
@@ -239,7 +239,7 @@ def find_evaluators(dataset: type) -> list[str]:
         if function in seen:
             continue
         seen.add(function)
-        for name, target in find_references(function, dataset):
+        for name, target in _find_references(function, dataset):
             module = str(getattr(target, "__module__", ""))
             if any(target is known for known in EVALUATORS) or module.startswith("sympy"):
                 found.add(f"{name} in {function.__qualname__}")
@@ -249,7 +249,7 @@ def find_evaluators(dataset: type) -> list[str]:
     return sorted(found)
 
 
-def find_references(function: FunctionType, owner: type) -> list[tuple[str, Any]]:
+def _find_references(function: FunctionType, owner: type) -> list[tuple[str, Any]]:
     """Find the functions and classes that a function's source refers to by a global name, through `self`, or in a module."""
     if "reasoning_gym" not in function.__code__.co_filename:
         return []  # written by `dataclass`, which evaluates nothing of what it is given

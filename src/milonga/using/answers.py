@@ -88,10 +88,10 @@ def answer_to_json(answer: Answer) -> dict[str, Any]:
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
     row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.parsed.invalid}
     row |= {} if answer.best.verdict is None else verdict_to_json(answer.best.verdict)
-    return row | {"candidates": [candidate_to_json(c) for c in answer.candidates]}
+    return row | {"candidates": [_candidate_to_json(c) for c in answer.candidates]}
 
 
-def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
     row: dict[str, Any] = {"answer": candidate.answer}
     return (
         row if candidate.verdict is None else row | {"probability": candidate.verdict.probability, "weight": candidate.weight}

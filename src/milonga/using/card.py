@@ -43,7 +43,7 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
     facts = {
         "agent": f"{', '.join(list_agents(plan, plan.agents[agent]))} (role `{plan.roles[agent].name}`)",
         "recipe": ", ".join(filter(None, (plan.recipe.name, find_paper(plan.recipe.name)))),
-        "task": format_section(config.task),
+        "task": _format_section(config.task),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
         "start": shorten_path(section.model),
         "weights": "all" if section.lora is None else f"LoRA of rank {section.lora.rank}" + ("" if adapters else ", merged"),
@@ -54,7 +54,7 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
         "versions": ", ".join(f"{name} {version}" for name, version in collect_versions().items()),
     }
     blocks = [
-        render_front_matter(plan.recipe.name, agent, section.model, adapters),
+        _render_front_matter(plan.recipe.name, agent, section.model, adapters),
         f"# The {agent} of a {plan.recipe.name} run",
         f"A language model, {kind} `{shorten_path(section.model)}` by milonga, together with the "
         f"other agents of its run ({', '.join(plan.agents)}).",
@@ -64,16 +64,16 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
         render_fenced(to_toml(strip_paths(config.model_dump(mode="json"))).rstrip(), "toml"),
         "</details>",
         "## What was measured",
-        render_metrics(path, agent, found),
+        _render_metrics(path, agent, found),
         "## How it is asked",
-        render_prompt_example(plan, run_context, agent),
+        _render_prompt_example(plan, run_context, agent),
         "## How to use it",
         render_usage(plan, agent, adapters),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def render_front_matter(recipe: str, agent: str, model: str, adapters: bool) -> str:
+def _render_front_matter(recipe: str, agent: str, model: str, adapters: bool) -> str:
     """Render the front matter that a model hub reads. A base model is named only if it is a hub name."""
     lines = ["library_name: " + ("peft" if adapters else "transformers"), "pipeline_tag: text-generation"]
     lines += ["tags:", *(f"- {tag}" for tag in ("milonga", recipe, agent))]
@@ -82,7 +82,7 @@ def render_front_matter(recipe: str, agent: str, model: str, adapters: bool) -> 
     return "\n".join(["---", *lines, "---"])
 
 
-def render_metrics(path: Path, agent: str, found: Finished) -> str:
+def _render_metrics(path: Path, agent: str, found: Finished) -> str:
     """Render the agent's metrics at the start, and at the last evaluation up to the exported checkpoint."""
     rows = [row for row in JsonLines(path / "metrics.jsonl").rows() if row["turn"] <= found.turn]
     rows = [row for row in rows if any(key.startswith("eval/") for key in row)]
@@ -97,28 +97,28 @@ def render_metrics(path: Path, agent: str, found: Finished) -> str:
     return f"{text}\n\n{render_table(heads, lines)}" if lines else f"{text} Nothing of it is about the {agent}."
 
 
-def render_prompt_example(plan: Plan, run_context: RunContext, agent: str) -> str:
+def _render_prompt_example(plan: Plan, run_context: RunContext, agent: str) -> str:
     """Render the exact prompt for a held-out problem, and the model's greedy completion."""
     role = plan.roles[agent]
     if isinstance(role, Scorer):
         return (
             "It writes nothing. It reads a solution behind the solver's prompt, and a number at the end of each step says how "
-            "likely the step is right: " + describe_scorer(role)
+            "likely the step is right: " + _describe_scorer(role)
         )
-    example = make_example(plan, agent)
+    example = _make_example(plan, agent)
     if example is None:
         return f"As the role `{role.name}` of milonga writes its prompts, in the dialect {plan.config.dialect}."
     target = example if role.judges else None
     output = Context(run_context, "card", "").ask(
         agent, Rollouts([example]) if role.judges else [example.problem], greedy=True
     )[0]
-    prompt = decode_prompt(run_context, plan.agents[agent], role.prompt(example.problem, target))
+    prompt = _decode_prompt(run_context, plan.agents[agent], role.prompt(example.problem, target))
     literal = "\n".join(["PROMPT = (", *(f"    {line!r}" for line in prompt.splitlines(keepends=True)), ")"])
     said = render_fenced(output.text.rstrip(), "")
     return f"The prompt, to the letter:\n\n{render_fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{said}"
 
 
-def describe_scorer(role: Scorer) -> str:
+def _describe_scorer(role: Scorer) -> str:
     if role.kind == "scalar":
         return (
             "the sigmoid of the linear map in `value_head.safetensors` (`weight`, `bias`) of the last hidden state there. "
@@ -127,7 +127,7 @@ def describe_scorer(role: Scorer) -> str:
     return "the sigmoid of beta times the step's log-probability here, less that under the model training began with."
 
 
-def make_example(plan: Plan, agent: str) -> Rollout | None:
+def _make_example(plan: Plan, agent: str) -> Rollout | None:
     """Make a worked solution of a held-out problem; None if the task cannot write one, or the agent's role does not use one."""
     role = plan.roles[agent]
     if (
@@ -141,7 +141,7 @@ def make_example(plan: Plan, agent: str) -> Rollout | None:
     return demonstration_to_rollout(plan.task.demonstrate(problem, keyed_rng("card")), problem, solver, "card")
 
 
-def decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:
+def _decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:
     engine: Any = run_context.engine
     return str(engine.policy(policy).codec.text([int(i) for i in engine.encode(policy, prompt)]))
 
@@ -179,7 +179,7 @@ def shorten_path(text: str) -> str:
     return Path(text).name if text.startswith(("/", "~", ".")) else text
 
 
-def format_section(section: Mapping[str, Any]) -> str:
+def _format_section(section: Mapping[str, Any]) -> str:
     options = ", ".join(f"{key}={strip_paths(value)}" for key, value in section.items() if key != "name")
     return shorten_path(str(section["name"])) + (f" ({options})" if options else "")
 

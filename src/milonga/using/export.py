@@ -27,7 +27,7 @@ def export(path: str | Path, agent: str, out: str | Path, *, adapters: bool = Fa
     policy = plan.agents[agent]
     if adapters and plan.policies[policy].lora is None:
         raise ConfigError(f"the {agent} of '{path}' was trained with all its weights: it has no adapter to keep")
-    draft = choose_draft_folder(out)
+    draft = _choose_draft_folder(out)
     run_context = make_run_context(restrict_to_agents(plan, [agent]), found.weights)
     with closing(run_context.engine), translate_disk_errors(out):
         try:
@@ -41,7 +41,7 @@ def export(path: str | Path, agent: str, out: str | Path, *, adapters: bool = Fa
     return {"folder": str(out), "agent": agent, "turn": found.turn, "adapters": adapters, "bytes": size}
 
 
-def choose_draft_folder(out: Path) -> Path:
+def _choose_draft_folder(out: Path) -> Path:
     """Return the draft folder to write to before it is renamed to `out`. No file of the user is overwritten."""
     if out.resolve() == Path.cwd():
         raise RunFolderError(f"'{out}' is the folder that you are in; name another one to export to")

@@ -69,7 +69,7 @@ class Gate:
         if isinstance(body, tuple):
             await send_refusal(send, *body)
         elif body is not None:
-            await self.app(scope, replay_body(body, receive), send)
+            await self.app(scope, _replay_body(body, receive), send)
 
     def _find_refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal that does not depend on the body; None if there is none."""
@@ -142,7 +142,7 @@ async def send_refusal(send: Send, status: int, why: str, headers: dict[str, str
     await send({"type": "http.response.body", "body": body})
 
 
-def replay_body(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Make a `receive` that replays the body already read, then passes on later messages, such as a disconnect."""
     waiting = [body]
 

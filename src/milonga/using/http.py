@@ -72,10 +72,10 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
 
     # The usual documentation pages load files from the internet; the schema itself is at /openapi.json.
     app = FastAPI(title="milonga", lifespan=life, docs_url=None, redoc_url=None)
-    app.add_exception_handler(Exception, handle_bug)
-    app.add_exception_handler(StarletteHTTPException, handle_http_error)
-    app.add_exception_handler(RequestValidationError, handle_invalid_request)
-    app.add_exception_handler(UserError, handle_user_error)
+    app.add_exception_handler(Exception, _handle_bug)
+    app.add_exception_handler(StarletteHTTPException, _handle_http_error)
+    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    app.add_exception_handler(UserError, _handle_user_error)
 
     @app.get("/health")
     async def health() -> Health:
@@ -86,29 +86,29 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
         rank: Rank = asked.rank or ("verifier" if service.pair.judges else "vote")
         if not service.pair.solves or (rank != "vote" and not service.pair.judges):
             raise HTTPException(422, f"this pair cannot solve by rank '{rank}': it has {' and '.join(service.pair.agents)}")
-        check_limit("best_of", asked.best_of, limits.best_of)
-        check_limit("checks", asked.checks, limits.checks)
-        check_limits(asked.problems, asked.best_of * (1 if rank == "vote" else 1 + asked.checks), limits)
+        _check_limit("best_of", asked.best_of, limits.best_of)
+        _check_limit("checks", asked.checks, limits.checks)
+        _check_limits(asked.problems, asked.best_of * (1 if rank == "vote" else 1 + asked.checks), limits)
         questions = [item.question for item in asked.problems]
         done = service.solve(questions, asked.best_of, rank, asked.checks, asked.seed)
-        return attach_ids(asked.problems, await wait_for_rows(done, request))
+        return _attach_ids(asked.problems, await _wait_for_rows(done, request))
 
     @app.post("/verify")
     async def verify(asked: VerifyRequest, request: Request) -> Rows:
         if not service.pair.judges:
             raise HTTPException(422, "this pair has no verifier")
-        check_limit("checks", asked.checks, limits.checks)
-        check_limits(asked.solutions, asked.checks, limits)
+        _check_limit("checks", asked.checks, limits.checks)
+        _check_limits(asked.solutions, asked.checks, limits)
         solutions = [(s.question, s.steps, None if s.answer is None else str(s.answer)) for s in asked.solutions]
         done = service.verify(solutions, asked.checks, asked.seed)
-        return attach_ids(asked.solutions, await wait_for_rows(done, request))
+        return _attach_ids(asked.solutions, await _wait_for_rows(done, request))
 
     return Gate(app, limits, token, loopback)
 
 
-async def wait_for_rows(done: Future[list[Row]], request: Request) -> list[Row]:
+async def _wait_for_rows(done: Future[list[Row]], request: Request) -> list[Row]:
     """Wait for the rows of a job. If the client disconnects before the job begins, the job is cancelled."""
-    rows, gone = asyncio.wrap_future(done), asyncio.ensure_future(wait_for_disconnect(request))
+    rows, gone = asyncio.wrap_future(done), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         either: set[asyncio.Future[Any]] = {rows, gone}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -120,59 +120,59 @@ async def wait_for_rows(done: Future[list[Row]], request: Request) -> list[Row]:
         rows.cancel()
 
 
-async def wait_for_disconnect(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def attach_ids(items: list[Any], rows: list[dict[str, Any]]) -> Rows:
+def _attach_ids(items: list[Any], rows: list[dict[str, Any]]) -> Rows:
     return Rows(results=[({} if i.id is None else {"id": i.id}) | row for i, row in zip(items, rows, strict=True)])
 
 
-def check_limit(name: str, value: int, most: int) -> None:
+def _check_limit(name: str, value: int, most: int) -> None:
     if value > most:
         raise HTTPException(422, f"'{name}' is at most {most}, not {value}")
 
 
-def check_limits(items: list[Any], each: int, limits: Limits) -> None:
+def _check_limits(items: list[Any], each: int, limits: Limits) -> None:
     """Refuse a request that exceeds the limits, before anything is tokenised."""
-    check_limit("items of a request", len(items), limits.items)
-    check_limit("outputs of a request", len(items) * each, limits.outputs)
+    _check_limit("items of a request", len(items), limits.items)
+    _check_limit("outputs of a request", len(items) * each, limits.outputs)
     for item in items:
         steps = item.steps if isinstance(item, SolutionItem) else []
-        check_limit("steps of a solution", len(steps), limits.steps)
+        _check_limit("steps of a solution", len(steps), limits.steps)
         answer = str(getattr(item, "answer", None) or "")
-        check_limit("characters of an item", len(item.question) + len(answer) + sum(map(len, steps)), limits.text)
+        _check_limit("characters of an item", len(item.question) + len(answer) + sum(map(len, steps)), limits.text)
 
 
-def make_error_response(status: int, why: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _make_error_response(status: int, why: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": why}, status, headers)
 
 
-async def handle_bug(request: Request, error: Exception) -> JSONResponse:
+async def _handle_bug(request: Request, error: Exception) -> JSONResponse:
     """Answer an internal error (a bug). The server logs it; the client is told only that there is one."""
-    return make_error_response(500, "internal error")
+    return _make_error_response(500, "internal error")
 
 
-async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
-    return make_error_response(error.status_code, str(error.detail), dict(error.headers or {}))
+    return _make_error_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-async def handle_user_error(request: Request, error: Exception) -> JSONResponse:
+async def _handle_user_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an error that the client can fix: 503 to retry later, 422 to change the request."""
     return (
-        make_error_response(503, str(error), {"Retry-After": RETRY})
+        _make_error_response(503, str(error), {"Retry-After": RETRY})
         if isinstance(error, BusyError)
-        else make_error_response(422, str(error))
+        else _make_error_response(422, str(error))
     )
 
 
-async def handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
+async def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
     """Answer the first validation error of a request, without echoing its content."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return make_error_response(422, "the body is not JSON")
+        return _make_error_response(422, "the body is not JSON")
     place = ".".join(str(part) for part in first["loc"][1:])
-    return make_error_response(422, f"'{place}': {first['msg']}" if place else str(first["msg"]))
+    return _make_error_response(422, f"'{place}': {first['msg']}" if place else str(first["msg"]))

@@ -95,13 +95,13 @@ def validate_item(kind: type[T], record: Any, where: str) -> T:
     try:
         item = kind.model_validate(record)
     except ValidationError as error:
-        raise DataError(f"{where}: {summarise_error(error, kind)}") from None
+        raise DataError(f"{where}: {_summarise_error(error, kind)}") from None
     if isinstance(item, SolutionItem) and item.label is not None and item.label >= len(item.steps):
         raise DataError(f"{where}: label {item.label} is not a step of {len(item.steps)}")
     return item
 
 
-def summarise_error(error: ValidationError, kind: type[BaseModel]) -> str:
+def _summarise_error(error: ValidationError, kind: type[BaseModel]) -> str:
     """Summarise the first validation error, cut to 300 characters: the input may be long."""
     text = str(explain(error, kind))
     return text if len(text) <= 300 else f"{text[:300]}…"

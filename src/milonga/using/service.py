@@ -90,13 +90,13 @@ class Service:
     def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
         """Submit questions; the future returns one answer each. See `milonga.using.answers`."""
         return self._submit(
-            Job(Way(checks, best_of, rank), [make_foreign_problem(make_item_id(seed, text), text) for text in questions])
+            Job(Way(checks, best_of, rank), [make_foreign_problem(_make_item_id(seed, text), text) for text in questions])
         )
 
     def verify(self, solutions: Sequence[tuple[str, Sequence[str], str | None]], checks: int, seed: int) -> Future[list[Row]]:
         """Submit solutions as (question, steps, answer); the future returns one verdict each."""
         given = self.pair.wrap_solution
-        rollouts = [given(make_foreign_problem(make_item_id(seed, *item), item[0]), item[1], item[2]) for item in solutions]
+        rollouts = [given(make_foreign_problem(_make_item_id(seed, *item), item[0]), item[1], item[2]) for item in solutions]
         return self._submit(Job(Way(checks), rollouts))
 
     def _submit(self, job: Job) -> Future[list[Row]]:
@@ -156,6 +156,6 @@ class Service:
         }
 
 
-def make_item_id(*parts: object) -> str:
+def _make_item_id(*parts: object) -> str:
     """Make the id of an item by hashing seed and content: equal items with equal seeds get equal ids."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()

@@ -45,18 +45,18 @@ def clip_text(text: str, longest: int = LONGEST) -> str:
 
 
 def add_box(classes: str = "", tag: str = "div", **attributes: Any) -> Element:
-    return set_attributes(ui.element(tag), classes, attributes)
+    return _set_attributes(ui.element(tag), classes, attributes)
 
 
 def add_text(text: object, classes: str = "", tag: str = "span", **attributes: Any) -> Words:
-    return set_attributes(Words(text, tag), classes, attributes)
+    return _set_attributes(Words(text, tag), classes, attributes)
 
 
 def add_link(text: object, to: str, classes: str = "", **attributes: Any) -> Words:
     return add_text(text, classes, "a", href=to, **attributes)
 
 
-def set_attributes(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
+def _set_attributes(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
     """Set classes and attributes of an element. `data_item` becomes the attribute data-item; None leaves one out."""
     if classes:
         element.classes(classes)
@@ -98,7 +98,7 @@ def show_token_advantages(text: str, classes: str, advantages: tuple[float, ...]
         return
     with add_box(classes, "span"):
         for piece, value in pieces:
-            add_text(piece, "token").style["--heat"] = get_advantage_colour(value, scale)
+            add_text(piece, "token").style["--heat"] = _get_advantage_colour(value, scale)
 
 
 def split_by_advantage(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -> list[tuple[str, float]]:
@@ -124,10 +124,10 @@ def show_advantage_strip(advantages: tuple[float, ...], scale: float, title: str
     mean = sum(advantages) / len(advantages)
     told = f"{title}{len(advantages)} tokens, advantage {mean:+.3f}" + ("" if low == high else f" ({low:+.3f} to {high:+.3f})")
     element = add_box("strip", title=told, role="img", aria_label=told)
-    element.style["background"] = f"linear-gradient(to right, {', '.join(make_gradient_stops(advantages, scale))})"
+    element.style["background"] = f"linear-gradient(to right, {', '.join(_make_gradient_stops(advantages, scale))})"
 
 
-def make_gradient_stops(advantages: tuple[float, ...], scale: float) -> list[str]:
+def _make_gradient_stops(advantages: tuple[float, ...], scale: float) -> list[str]:
     """Hard stops of a CSS gradient, one per segment of equal value. Long rollouts keep the largest |advantage| per bin."""
     each = -(-len(advantages) // SEGMENTS)
     values = [max(advantages[at : at + each], key=abs) for at in range(0, len(advantages), each)]
@@ -135,13 +135,13 @@ def make_gradient_stops(advantages: tuple[float, ...], scale: float) -> list[str
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[begin]:
             out.append(
-                f"{get_advantage_colour(values[begin], scale)} {100 * begin / len(values):.2f}% {100 * at / len(values):.2f}%"
+                f"{_get_advantage_colour(values[begin], scale)} {100 * begin / len(values):.2f}% {100 * at / len(values):.2f}%"
             )
             begin = at
     return out
 
 
-def get_advantage_colour(value: float, scale: float) -> str:
+def _get_advantage_colour(value: float, scale: float) -> str:
     strength = min(1.0, abs(value) / scale) ** 0.5 if scale > 0 else 0.0  # small ones stay visible
     tone = "213,94,0" if value < 0 else "0,114,178"
     return f"rgba({tone},{0.08 + 0.92 * strength:.2f})" if strength else "rgba(128,136,146,0.18)"

@@ -39,7 +39,7 @@ def parse_cursor(text: str) -> Cursor | None:
     return Cursor(int(turn), int(passed)) if plain else None
 
 
-def make_query(filters: Filters, turn: str = "turn") -> dict[str, Any]:
+def _make_query(filters: Filters, turn: str = "turn") -> dict[str, Any]:
     return {turn: filters.turn, "flag": sorted(filters.flags), "q": filters.text}
 
 
@@ -49,15 +49,15 @@ async def show_rollouts(board: Board, card: Card, filters: Filters, start: Curso
     found = await asyncio.to_thread(rollouts.list_problems, filters, start, PAGE, SEARCH_S)
     room = PAGE - len(found.groups)
     with page_frame(f"{card.name}: what the models wrote", make_url("run", card.name)):
-        show_filters(card, filters, turns)
+        _show_filters(card, filters, turns)
         newer = add_box("links")
         groups = add_box("groups")
         with groups:
             for group in found.groups:
-                show_group(card, filters, group)
+                _show_group(card, filters, group)
         ending = add_box("ending")
         with ending:
-            show_ending(card, filters, found, room)
+            _show_ending(card, filters, found, room)
 
     async def go_on() -> None:
         """Continue the search until the page is full; after that, only check for newer turns."""
@@ -67,33 +67,33 @@ async def show_rollouts(board: Board, card: Card, filters: Filters, start: Curso
             room -= len(found.groups)
             with groups:
                 for group in found.groups:
-                    show_group(card, filters, group)
+                    _show_group(card, filters, group)
             ending.clear()
             with ending:
-                show_ending(card, filters, found, room)
+                _show_ending(card, filters, found, room)
         if found.after is None or room == 0:
             timer.interval = EVERY
         now = await asyncio.to_thread(rollouts.list_turns)
         if start is None and now[:1] != turns[:1] and not newer.default_slot.children:
             with newer:
-                add_link("Newer turns are there: show them", make_url("rollouts", card.name, **make_query(filters)))
+                add_link("Newer turns are there: show them", make_url("rollouts", card.name, **_make_query(filters)))
 
     timer = ui.timer(SEARCH_AGAIN_S, go_on, immediate=False)
 
 
-def show_filters(card: Card, filters: Filters, turns: Sequence[int]) -> None:
+def _show_filters(card: Card, filters: Filters, turns: Sequence[int]) -> None:
     with add_box("filters"):
         for flag, meaning in FLAGS.items():
             here = flag in filters.flags
             changed = filters.flags - {flag} if here else filters.flags | {flag}
-            query = make_query(Filters(filters.turn, frozenset(changed), filters.text))
+            query = _make_query(Filters(filters.turn, frozenset(changed), filters.text))
             add_link(LABELS[flag], make_url("rollouts", card.name, **query), "chip on" if here else "chip", title=meaning)
         with add_box("search", "form", action=make_url("rollouts", card.name), method="get"):
             for flag in sorted(filters.flags):
                 add_box("", "input", type="hidden", name="flag", value=flag)
             with add_box("", "select", name="turn", aria_label="turn", data_act="submit"):
                 add_text("all turns", "", "option", value="")
-                for turn in select_turns(turns, filters.turn):
+                for turn in _select_turns(turns, filters.turn):
                     add_text(f"turn {turn}", "", "option", value=str(turn), selected=True if turn == filters.turn else None)
             add_box(
                 "",
@@ -107,14 +107,14 @@ def show_filters(card: Card, filters: Filters, turns: Sequence[int]) -> None:
             add_text("Search", "button", "button", type="submit")
 
 
-def select_turns(turns: Sequence[int], chosen: int | None) -> list[int]:
+def _select_turns(turns: Sequence[int], chosen: int | None) -> list[int]:
     """Select at most 200 turns to choose from, evenly spaced, including the newest and the chosen one."""
     each = max(1, -(-len(turns) // 200))
     return sorted({*turns[::each], *((chosen,) if chosen is not None else ())}, reverse=True)
 
 
-def show_group(card: Card, filters: Filters, group: Group) -> None:
-    to = make_url("problem", card.name, turn=group.turn, problem=group.problem, **make_query(filters, "within"))
+def _show_group(card: Card, filters: Filters, group: Group) -> None:
+    to = make_url("problem", card.name, turn=group.turn, problem=group.problem, **_make_query(filters, "within"))
     with add_box("group", "a", href=to, data_item=f"{group.turn} {group.problem}"):
         add_text(f"turn {group.turn}", "turn")
         add_text(group.question[:400], "question")
@@ -130,7 +130,7 @@ def show_group(card: Card, filters: Filters, group: Group) -> None:
         add_text(group.problem, "id")
 
 
-def show_ending(card: Card, filters: Filters, found: Listing, room: int) -> None:
+def _show_ending(card: Card, filters: Filters, found: Listing, room: int) -> None:
     """Show what stands below a list that has room for `room` more problems: notes, and a link to the next page."""
     for text in found.broken:
         add_text(text, "note")
@@ -141,11 +141,11 @@ def show_ending(card: Card, filters: Filters, found: Listing, room: int) -> None
     elif room:
         add_text(f"searching, down to turn {found.oldest} so far", "note")
     if found.after is not None:
-        add_link("More ( n )", make_url("rollouts", card.name, **make_query(filters), after=found.after), "button", rel="next")
+        add_link("More ( n )", make_url("rollouts", card.name, **_make_query(filters), after=found.after), "button", rel="next")
 
 
 async def show_problem(board: Board, card: Card, turn: str, problem: str, filters: Filters, opened: str | None) -> None:
-    up = make_url("rollouts", card.name, **make_query(filters))
+    up = make_url("rollouts", card.name, **_make_query(filters))
     rollouts = board.open_rollouts(card)
     at = int(turn) if turn.isdecimal() and len(turn) < 13 else -1
     try:
@@ -161,5 +161,7 @@ async def show_problem(board: Board, card: Card, turn: str, problem: str, filter
             return
         show_transcript(found, opened)
         if following is not None:
-            to = make_url("problem", card.name, turn=following.turn, problem=following.problem, **make_query(filters, "within"))
+            to = make_url(
+                "problem", card.name, turn=following.turn, problem=following.problem, **_make_query(filters, "within")
+            )
             add_link("Next problem ( n )", to, "button", rel="next")

@@ -30,7 +30,7 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
     metric = metric or next((key for key in known if key.endswith("/entropy")), "")
     with page_frame(card.name, make_url("comparison", card.comparison) if card.comparison else make_url("")):
         with add_box("facts"):
-            facts = {column: add_fact(column) for column in COLUMNS[1:]}
+            facts = {column: _add_fact(column) for column in COLUMNS[1:]}
         note = add_text(card.note, "note")
         with add_box("links"):
             add_link("What the models wrote", make_url("rollouts", card.name), "button", data_item="rollouts")
@@ -40,7 +40,7 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
             drawn.append(Chart(lambda: build_flow_figure(metrics.compute_flow())))
             drawn.append(Chart(lambda: build_time_figure(metrics.recent_rows(RECENT, "learner"), timing.recent_rows(RECENT))))
             with add_box("panel"):
-                show_metric_form(card, metric, known)
+                _show_metric_form(card, metric, known)
                 drawn.append(Chart(lambda: build_chosen_figure(metrics, metric)))
         nothing, rubbish = add_text("", "note"), add_text("", "note")
 
@@ -50,7 +50,7 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
         nonlocal seen
         now = await asyncio.to_thread(board.catalogue.find_card, card.name)
         if now is not None:
-            show_facts(facts, now)
+            _show_facts(facts, now)
             note.change_text(now.note)
         await asyncio.to_thread(lambda: [curves.refresh() for curves in (metrics, timing)])
         stamps = [metrics.stamp, timing.stamp]
@@ -67,20 +67,20 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
     refresh_periodically(refresh)
 
 
-def add_fact(name: str) -> Words:
+def _add_fact(name: str) -> Words:
     with add_box("fact"):
         add_text(name, "name")
         return add_text("", "value")
 
 
-def show_facts(facts: Mapping[str, Words], card: Card) -> None:
+def _show_facts(facts: Mapping[str, Words], card: Card) -> None:
     texts = format_cells(card)
     for name, found in facts.items():
         found.change_text(texts[name] or "–")
     facts["state"].classes(replace=f"value state {card.state}")
 
 
-def show_metric_form(card: Card, metric: str, known: Sequence[str]) -> None:
+def _show_metric_form(card: Card, metric: str, known: Sequence[str]) -> None:
     with add_box("form title", "form", action=make_url("run", card.name), method="get"):
         add_text("Any metric", "", "h2")
         with add_box("", "select", name="metric", aria_label="metric"):

@@ -32,11 +32,11 @@ def format_cells(card: Card) -> dict[str, str]:
         "sound": format_number(card.figures.get("sound")),
         "F1": format_number(card.figures.get("f1")),
         "gap": format_number(card.figures.get("gap"), signed=True),
-        "changed": format_age(card.changed),
+        "changed": _format_age(card.changed),
     }
 
 
-def format_age(moment: float) -> str:
+def _format_age(moment: float) -> str:
     seconds = max(0.0, time.time() - moment)
     if not moment:
         return ""

@@ -35,39 +35,39 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
 
     async def refresh() -> None:
         nonlocal known, told
-        arms = await asyncio.to_thread(lambda: summarise_arms(list_current_runs(board, cards, comparison), board.shelf))
-        if arms_differ(arms, known):
+        arms = await asyncio.to_thread(lambda: summarise_arms(_list_current_runs(board, cards, comparison), board.shelf))
+        if _arms_differ(arms, known):
             known = arms
             await redraw(drawn)
             table.clear()
             with table:
-                show_arms(arms)
+                _show_arms(arms)
         if comparison is not None and told is None:
             told = await asyncio.to_thread(read_verdicts, comparison.path)
             if told is not None:
                 with verdicts:
-                    show_verdicts(told)
+                    _show_verdicts(told)
 
     await refresh()
     refresh_periodically(refresh)
 
 
-def list_current_runs(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
+def _list_current_runs(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
     """List the requested runs; for a comparison, the runs that exist by now."""
     found = None if comparison is None else board.catalogue.find_comparison(comparison.name)
     return cards if found is None else sorted(found[1], key=lambda card: card.name)
 
 
-def arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
+def _arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
     return [(arm.name, arm.metrics) for arm in arms] != [(arm.name, arm.metrics) for arm in known]
 
 
-def show_arms(arms: Sequence[Arm]) -> None:
-    rows = [[arm.name, str(len(arm.runs)), *(format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
-    show_table("Where they stand, with 95 % intervals over seeds", ["arm", "runs", *ALWAYS], rows)
+def _show_arms(arms: Sequence[Arm]) -> None:
+    rows = [[arm.name, str(len(arm.runs)), *(_format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
+    _show_table("Where they stand, with 95 % intervals over seeds", ["arm", "runs", *ALWAYS], rows)
 
 
-def format_final(arm: Arm, metric: str) -> str:
+def _format_final(arm: Arm, metric: str) -> str:
     found = arm.metrics.get(metric)
     if found is None:
         return "–"
@@ -75,19 +75,19 @@ def format_final(arm: Arm, metric: str) -> str:
     return format_number(found["final"]) + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval is not None else "")
 
 
-def show_verdicts(verdicts: Judged | str) -> None:
+def _show_verdicts(verdicts: Judged | str) -> None:
     """Show the verdicts of a finished comparison, or why they cannot be read."""
     if isinstance(verdicts, str):
         add_text(verdicts, "note")
         return
     for sheet in verdicts.sheets:
         with add_box("scroll"):
-            show_table(sheet.title, sheet.head, sheet.rows)
+            _show_table(sheet.title, sheet.head, sheet.rows)
     for text in verdicts.remarks:
         add_text(text, "note")
 
 
-def show_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _show_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     add_text(title, "", "h2")
     with add_box("table", "table"):
         with add_box("", "thead"), add_box("", "tr"):

@@ -18,23 +18,23 @@ UNSEEN = "nothing that can be read"
 def show_transcript(found: Transcript, opened: str | None) -> None:
     """Show a transcript. `opened` lists what is unfolded, as links carry it; None unfolds all rollouts, no verifications."""
     keys = {str(at) for at in range(len(found.rollouts))} if opened is None else set(opened.split(","))
-    scale = max((abs(value) for rollout in found.rollouts for value in collect_advantages(rollout)), default=0.0)
+    scale = max((abs(value) for rollout in found.rollouts for value in _collect_advantages(rollout)), default=0.0)
     add_text(found.question, "question", "p")
     add_text(found.problem, "id", "p")
-    show_legend(scale)
+    _show_legend(scale)
     for at, rollout in enumerate(found.rollouts):
-        show_rollout(rollout, at, keys, scale)
+        _show_rollout(rollout, at, keys, scale)
     if found.left_out:
         add_text(f"{found.left_out} more rollouts are not shown", "note")
 
 
-def collect_advantages(rollout: RolloutView) -> list[float]:
+def _collect_advantages(rollout: RolloutView) -> list[float]:
     """Collect the advantages of a rollout and of its verifications, for one colour scale on the page."""
     own = [value for step in rollout.steps for value in step.advantages] + list(rollout.rest_advantages)
     return own + [value for check in rollout.checks for value in check.advantages]
 
 
-def show_legend(scale: float) -> None:
+def _show_legend(scale: float) -> None:
     with add_box("legend"):
         add_text("the verifier's verdict, then the exact truth where it is known:")
         add_text("✓ right", "mark right")
@@ -47,7 +47,7 @@ def show_legend(scale: float) -> None:
             add_text(f"+{scale:.2f}")
 
 
-def show_rollout(rollout: RolloutView, at: int, keys: set[str], scale: float) -> None:
+def _show_rollout(rollout: RolloutView, at: int, keys: set[str], scale: float) -> None:
     key = str(at)
     with add_box("rollout", "details", id=f"r{at}", data_key=key, data_item=key, open=True if key in keys else None):
         with add_box("", "summary"):
@@ -68,27 +68,27 @@ def show_rollout(rollout: RolloutView, at: int, keys: set[str], scale: float) ->
                 add_text("cut off", "badge")
             add_text(rollout.policy, "id")
         for number_, step in enumerate(rollout.steps):
-            show_step(step, rollout, f"{at}.{number_}", keys, scale)
-        show_rest(rollout, f"{at}.end", keys, scale)
+            _show_step(step, rollout, f"{at}.{number_}", keys, scale)
+        _show_rest(rollout, f"{at}.end", keys, scale)
 
 
-def show_step(step: Step, rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
+def _show_step(step: Step, rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
     symbol, kind = get_verdict_mark(step.verdict)
     folds = bool(step.notes)
     told = {True: "the verifier says right", False: "the verifier says wrong", None: "no verdict"}[step.verdict]
     with add_box(
-        f"step {kind}" + ("" if folds else " bare"), "details", data_key=key, data_item=key, open=get_open_state(key, keys)
+        f"step {kind}" + ("" if folds else " bare"), "details", data_key=key, data_item=key, open=_get_open_state(key, keys)
     ):
         with add_box("", "summary"):
-            add_text(symbol + format_tally(step.notes), f"mark {kind}", title=told)
-            show_truth(step.truth, step.verdict)
-            show_advantages(step.advantages, scale)
+            add_text(symbol + _format_tally(step.notes), f"mark {kind}", title=told)
+            _show_truth(step.truth, step.verdict)
+            _show_advantages(step.advantages, scale)
             show_token_advantages(step.text, "text", step.advantages, step.ends, scale)
         for note in step.notes:
-            show_note(note, rollout.checks[note.check])
+            _show_note(note, rollout.checks[note.check])
 
 
-def show_advantages(advantages: tuple[float, ...], scale: float) -> None:
+def _show_advantages(advantages: tuple[float, ...], scale: float) -> None:
     """Show the mean advantage of some tokens, and each advantage as a colour."""
     with add_box("credit"):
         if advantages:
@@ -96,11 +96,11 @@ def show_advantages(advantages: tuple[float, ...], scale: float) -> None:
             show_advantage_strip(advantages, scale)
 
 
-def get_open_state(key: str, keys: set[str]) -> bool | None:
+def _get_open_state(key: str, keys: set[str]) -> bool | None:
     return True if key in keys else None
 
 
-def show_truth(truth: bool | None, said: bool | None) -> None:
+def _show_truth(truth: bool | None, said: bool | None) -> None:
     """Show the true label; framed if the verifier's verdict differs."""
     symbol, kind = get_verdict_mark(truth)
     off = " off" if None not in (truth, said) and truth != said else ""
@@ -108,14 +108,14 @@ def show_truth(truth: bool | None, said: bool | None) -> None:
     add_text(text, f"truth {kind}{off}", title="the exact truth" if text else None)
 
 
-def format_tally(notes: tuple[Note, ...]) -> str:
+def _format_tally(notes: tuple[Note, ...]) -> str:
     """Format how many of several verifications call the step right; empty for fewer than two."""
     if len(notes) < 2:
         return ""
     return f" {sum(note.right is True for note in notes)}/{len(notes)}"
 
 
-def show_note(note: Note, check: Check) -> None:
+def _show_note(note: Note, check: Check) -> None:
     symbol, kind = get_verdict_mark(note.right)
     with add_box("note-line"):
         add_text(symbol, f"mark {kind}")
@@ -125,26 +125,26 @@ def show_note(note: Note, check: Check) -> None:
         add_text(check.policy, "id")
 
 
-def show_rest(rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
+def _show_rest(rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
     """Show the text after the last step, and under it the final verdict of each verification."""
     finals = [check.final for check in rollout.checks if check.final is not None]
     said = None if 2 * sum(finals) == len(finals) else 2 * sum(finals) > len(finals)
     symbol, kind = get_verdict_mark(said)
     folds = "" if rollout.checks else " bare"
-    with add_box(f"step end {kind}{folds}", "details", data_key=key, data_item=key, open=get_open_state(key, keys)):
+    with add_box(f"step end {kind}{folds}", "details", data_key=key, data_item=key, open=_get_open_state(key, keys)):
         with add_box("", "summary"):
             share = f" {sum(finals)}/{len(rollout.checks)}" if len(rollout.checks) > 1 else ""
             add_text(symbol + share, f"mark {kind}", title="the final verdict")
-            show_truth(rollout.correct, said)
-            show_advantages(rollout.rest_advantages, scale)
+            _show_truth(rollout.correct, said)
+            _show_advantages(rollout.rest_advantages, scale)
             show_token_advantages(
                 rollout.rest or "(nothing after the last step)", "text", rollout.rest_advantages, rollout.rest_ends, scale
             )
         for check in rollout.checks:
-            show_check(check, scale)
+            _show_check(check, scale)
 
 
-def show_check(check: Check, scale: float) -> None:
+def _show_check(check: Check, scale: float) -> None:
     symbol, kind = get_verdict_mark(check.final)
     with add_box("note-line"):
         add_text(symbol, f"mark {kind}")
@@ -159,4 +159,4 @@ def show_check(check: Check, scale: float) -> None:
         if check.invalid:
             add_text(f"∅ {check.invalid}", "badge invalid")
         add_text(check.policy or check.agent, "id")
-        show_advantages(check.advantages, scale)
+        _show_advantages(check.advantages, scale)

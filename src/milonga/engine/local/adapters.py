@@ -29,14 +29,14 @@ def load(shared: Any, name: str, folder: Path) -> None:
         if saved.get(key, wanted) != wanted:
             raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
     tensors = load_file(folder / WEIGHTS)
-    if get_shapes(tensors) != get_shapes(get_adapter_weights(shared, name)):
+    if _get_shapes(tensors) != _get_shapes(_get_adapter_weights(shared, name)):
         raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora, or another model's")
     peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)
 
 
 def export(shared: Any, name: str, folder: Path) -> None:
     """Write one adapter so that `peft.PeftModel.from_pretrained(base, folder)` reads it."""
-    save_file({key: t.contiguous().cpu() for key, t in get_adapter_weights(shared, name).items()}, folder / WEIGHTS)
+    save_file({key: t.contiguous().cpu() for key, t in _get_adapter_weights(shared, name).items()}, folder / WEIGHTS)
     config = copy.copy(shared.peft_config[name])
     config.inference_mode = True
     config.save_pretrained(str(folder))
@@ -49,10 +49,10 @@ def merge_adapter(shared: Any, name: str) -> Any:
     return model.merge_and_unload(adapter_names=[name])
 
 
-def get_adapter_weights(shared: Any, name: str) -> dict[str, Tensor]:
+def _get_adapter_weights(shared: Any, name: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = peft.get_peft_model_state_dict(shared, adapter_name=name, save_embedding_layers=False)
     return found
 
 
-def get_shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def _get_shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in tensors.items()}

@@ -33,10 +33,10 @@ class Codec:
             raise ConfigError("chat = 'on', but the tokenizer has no chat template; use 'off' or 'auto'")
         self.chat = has_template and chat != "off"
         self.head, self.tail = self._encode_template() if self.chat else (self._encode_start(), [])
-        self.pieces = list_token_bytes(tokenizer)
+        self.pieces = _list_token_bytes(tokenizer)
         self.sizes = np.array([len(piece) for piece in self.pieces or ()], dtype=np.int64)
         self.ascii = np.array([piece.isascii() for piece in self.pieces or ()], dtype=bool)
-        self.special = find_special_ids(tokenizer)
+        self.special = _find_special_ids(tokenizer)
         self._enders: dict[tuple[str, ...], frozenset[int]] = {}
         self._turns: tuple[list[int], list[int]] | None = None
 
@@ -228,7 +228,7 @@ class Codec:
         return self._enders[stop]
 
 
-def find_special_ids(tokenizer: Any) -> frozenset[int]:
+def _find_special_ids(tokenizer: Any) -> frozenset[int]:
     """Find the special tokens, which steer the model. The unknown token, unless it is one of them too, only stands for a
     character."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -236,7 +236,7 @@ def find_special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset((marked | set(tokenizer.all_special_ids)) - ({tokenizer.unk_token_id} - steering))
 
 
-def list_token_bytes(tokenizer: Any) -> list[bytes] | None:
+def _list_token_bytes(tokenizer: Any) -> list[bytes] | None:
     """The bytes of every token, for byte-level tokenizers; None for others, whose pieces do not simply join."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None

@@ -49,7 +49,7 @@ def choose_device(name: str) -> torch.device:
 
 
 @contextmanager
-def explain_out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
+def _explain_out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
     """Turn an out-of-memory error into a message to the user: what was being done, and what would need less."""
     try:
         yield
@@ -189,7 +189,7 @@ class LocalEngine(Engine):
         chosen = self.policy(policy)
         if chosen.head is not None:
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
-        with explain_out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.use_version(tag):
+        with _explain_out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.use_version(tag):
             fast = self._get_fast_sampler(chosen)
             pages = history.open_pages(chosen, tag) if isinstance(history, LocalHistory) else None
             if fast is not None and requests:
@@ -252,11 +252,11 @@ class LocalEngine(Engine):
         return name in self.samplers and getattr(self.samplers[name], "decoder", True) is not None
 
     def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
-        with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+        with _explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
             return learner.score(self.policy(policy), rollouts, tag, self.ledger)
 
     def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
-        with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+        with _explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
             return learner.score_values(self.policy(policy), rollouts, tag, self.ledger)
 
     def learn(self, train_batch: TrainBatch) -> LearnReport:
@@ -265,7 +265,7 @@ class LocalEngine(Engine):
         advice += "" if chosen.section.offload else f" or policies.{train_batch.policy}.offload=true"
         if chosen.section.offload:
             self._free_samplers()
-        with explain_out_of_memory(train_batch.policy, "learning", advice):
+        with _explain_out_of_memory(train_batch.policy, "learning", advice):
             return learner.learn(chosen, train_batch, self.ledger)
 
     def _free_samplers(self) -> None:

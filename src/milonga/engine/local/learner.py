@@ -63,7 +63,7 @@ def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: WorkingWe
         return compute_full_logprobs(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
 
 
-def compute_head_values(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
+def _compute_head_values(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
     """Values of the value head at each of the batch's tokens in the loss."""
     with nullcontext() if working is not None else policy.use_compute_dtype():
         hidden = compute_hidden(policy, batch, batch.places, working)
@@ -101,7 +101,7 @@ def run_empty_pass(policy: Policy, compute: Callable[..., Any]) -> Tensor:
 def score_values(policy: Policy, rollouts: Sequence[Rollout], tag: str, ledger: Ledger) -> list[Floats]:
     """The value at every token under policy@tag: one float array per rollout, aligned with its ids."""
     everywhere = [np.ones(len(t.ids), dtype=bool) for t in rollouts]
-    return _score_masked(policy, rollouts, everywhere, tag, ledger, compute_head_values)
+    return _score_masked(policy, rollouts, everywhere, tag, ledger, _compute_head_values)
 
 
 @torch.no_grad()
@@ -283,7 +283,7 @@ class _Update:
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
                 run_empty_pass(
-                    self.policy, compute_head_values if self.loss.uses_value_head else compute_token_logprobs
+                    self.policy, _compute_head_values if self.loss.uses_value_head else compute_token_logprobs
                 ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
@@ -352,7 +352,7 @@ class _Update:
 
     def _compute_value_loss(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
-        found = self.policy.run_pass(compute_head_values, batch, self.ready)
+        found = self.policy.run_pass(_compute_head_values, batch, self.ready)
         targets = self._flatten_rows(batch, self.train_batch.targets, rows)
         reference = self._flatten_rows(batch, self.reference, rows)
         return compute_value_loss(self.loss, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)

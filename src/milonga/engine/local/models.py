@@ -30,7 +30,7 @@ UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safetens
 def resolve_model_path(name: str) -> str:
     """Where a model's files are: embedded ones are folders inside the package."""
     if is_embedded(name):
-        return str(embedded_folder() / (name.partition("/")[2] or "base"))
+        return str(_embedded_folder() / (name.partition("/")[2] or "base"))
     return str(Path(name).expanduser()) if name.startswith("~") else name
 
 
@@ -43,7 +43,7 @@ def make_source(name: str) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": folder or ("/" if path.startswith("/") else "."), "gguf_file": file}
 
 
-def embedded_folder() -> Path:
+def _embedded_folder() -> Path:
     return Path(str(resources.files("milonga") / "embedded"))
 
 
@@ -87,7 +87,7 @@ def first_line(error: Exception) -> str:
 def check_model(name: str) -> None:
     """Fail early, before anything is loaded, where a folder or file is clearly not a model, or what reads it is missing."""
     if is_embedded(name):
-        known = [f"embedded/{folder.name}" for folder in embedded_folder().iterdir() if (folder / "config.json").is_file()]
+        known = [f"embedded/{folder.name}" for folder in _embedded_folder().iterdir() if (folder / "config.json").is_file()]
         if name not in ("embedded", *known):
             raise ConfigError(f"there is no model '{name}' in the package: {suggest_name(name, known)}")
         return
@@ -97,7 +97,7 @@ def check_model(name: str) -> None:
         return
     folder = Path(name).expanduser()
     if name.endswith(GGUF):
-        check_gguf(folder)
+        _check_gguf(folder)
         return
     if not folder.is_dir():
         raise ConfigError(f"model folder '{name}' does not exist")
@@ -110,7 +110,7 @@ def check_model(name: str) -> None:
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
 
 
-def check_gguf(path: Path) -> None:
+def _check_gguf(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"model file '{path}' does not exist")
     with path.open("rb") as file:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from milonga.engine.local import llama_decode as lean
+from milonga.engine.local import llama_decode
 from milonga.engine.local.batches import Packing
 from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
 from milonga.engine.local.policy import Policy
@@ -182,7 +182,7 @@ class WorkingWeights:
         """The last hidden states at some places of the packed axis."""
         x, branch = F.embedding(ids, self.embedding, self.pad), None
         cos, sin = (table[0] for table in self.rotary(x, packing.positions[None]))
-        sin = lean.negate_first_half(sin)
+        sin = llama_decode.negate_first_half(sin)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x, branch = checkpoint(layer, x, branch, cos, sin, packing, use_reentrant=False)
@@ -213,7 +213,11 @@ def _rotate(
         for t, norm in zip((q, k), norms, strict=True)
     )
     cos, sin = cos[:, None], sin[:, None]
-    return lean.apply_rotary(q, cos, sin).to(y.dtype), lean.apply_rotary(k, cos, sin).to(y.dtype), v.contiguous()
+    return (
+        llama_decode.apply_rotary(q, cos, sin).to(y.dtype),
+        llama_decode.apply_rotary(k, cos, sin).to(y.dtype),
+        v.contiguous(),
+    )
 
 
 @compile_fused

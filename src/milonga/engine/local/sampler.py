@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
-from milonga.engine.local import llama_decode as lean
+from milonga.engine.local import llama_decode
 from milonga.engine.local.cache import copy_columns, is_roomy, make_roomy_cache, paste_rows, select_rows
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.history import PAGE, Pages
@@ -152,7 +152,7 @@ class _Batch:
         self.past, self.steps = max(self.known), max(rooms)
         self.longest = self.past + max(start - known for start, known in zip(starts, self.known, strict=True))
         self.cache = make_roomy_cache(policy.causal.config, self.longest + self.steps)
-        self.lean = lean.supports_policy(policy, self.cache)
+        self.decodes_directly = llama_decode.supports_policy(policy, self.cache)
         self.keys = torch.tensor([r.key for r in requests], device=self.device)
         self.rooms = torch.tensor(rooms, device=self.device)
         self.positions = torch.tensor(starts, device=self.device)
@@ -268,8 +268,8 @@ class _Batch:
         mask[:, filled - 1] = 1
         at = self.positions
         self.positions = (self.positions + 1).clamp(max=self.policy.context - 1)  # rows that ended may still be here
-        if self.lean:
-            return lean.decode_step(self.policy.causal, tokens, at, mask[:, :filled].bool(), self.cache)
+        if self.decodes_directly:
+            return llama_decode.decode_step(self.policy.causal, tokens, at, mask[:, :filled].bool(), self.cache)
         out = self.policy.model(
             input_ids=tokens[:, None],
             attention_mask=mask[:, :filled],

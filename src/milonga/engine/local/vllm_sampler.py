@@ -92,7 +92,7 @@ class Host:
         """Start the engine, or wake it without its cache: ready for new weights."""
         if self.engine is None:
             with self.aside():
-                self.engine = start_engine(self.policies, section, rows, self.transfer)
+                self.engine = _start_engine(self.policies, section, rows, self.transfer)
             self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
         elif section.sleep:
             self.engine.wake_up(tags=["weights"])
@@ -165,7 +165,7 @@ class VllmSampler:
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
         """Sample completions. `pages` are not used: vLLM has its own cache, which must keep nothing between calls."""
-        asked = make_probes(self.policy)
+        asked = _make_probes(self.policy)
         with explain_failures(self.policy):
             self.host.wake(self.section, rows)
             given = self._update_weights()
@@ -331,7 +331,7 @@ def explain_failures(policy: Policy) -> Iterator[None]:
         raise UserError(f"policy '{policy.name}' cannot be sampled by vLLM: {told}; use sampler=auto") from None
 
 
-def start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
+def _start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
     """Start a vLLM engine for the model of these policies in this process: a base without adapters, or dummy weights until the
     policy's are loaded."""
     # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
@@ -347,7 +347,7 @@ def start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, tr
         from vllm.config import WeightTransferConfig
 
         require_device(policies[0].device)
-        chosen = make_engine_arguments(policies, section, rows)
+        chosen = _make_engine_arguments(policies, section, rows)
         if transfer is not None:
             chosen["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
         return LLMEngine.from_engine_args(EngineArgs(**chosen))
@@ -355,7 +355,7 @@ def start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, tr
         torch.set_num_threads = set_threads  # type: ignore[assignment]  # on a CPU vLLM puts one there that does nothing
 
 
-def make_engine_arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
+def _make_engine_arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
     policy = policies[0]
     if policy.section.model.endswith(GGUF):
         raise ConfigError(f"vLLM does not sample from the GGUF file '{policy.section.model}' here; use --sampler auto")
@@ -379,10 +379,10 @@ def make_engine_arguments(policies: Sequence[Policy], section: VllmSection, rows
     }
     if on_cpu:
         chosen |= ON_CPU | {"max_num_batched_tokens": max(MOST_AT_ONCE, min(policy.context, LONGEST))}
-    return chosen | (make_lora_arguments(policies) if policy.adapter else {})
+    return chosen | (_make_lora_arguments(policies) if policy.adapter else {})
 
 
-def make_lora_arguments(policies: Sequence[Policy]) -> dict[str, Any]:
+def _make_lora_arguments(policies: Sequence[Policy]) -> dict[str, Any]:
     """Engine arguments for LoRA: the base is the frozen model itself, with room for the adapters of all policies."""
     rank = max(policy.section.lora.rank for policy in policies if policy.section.lora is not None)
     most = next((known for known in RANKS if rank <= known), RANKS[-1])
@@ -427,7 +427,7 @@ def iterate_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
     yield from policy.causal.named_parameters(remove_duplicate=False)
 
 
-def make_probes(policy: Policy) -> list[Request]:
+def _make_probes(policy: Policy) -> list[Request]:
     """Make a few fixed prompts for vLLM to continue, by which its weights are checked."""
     contexts = np.random.default_rng(0).integers(0, len(policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
     return [Request(context, key) for key, context in enumerate(contexts)]

@@ -30,7 +30,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     address = find_address(placement)
     try:
         if address is not None:
-            check_reachable(address)
+            _check_reachable(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return False
         size = store_bytes if placement.store_gib is None else int(placement.store_gib * 2**30)
@@ -53,7 +53,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     return True
 
 
-def check_reachable(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise an `OSError` if nobody listens at host:port; other addresses (auto, ray://…) are left to Ray."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdigit():

@@ -83,7 +83,7 @@ class Group:
             self.stop()
             raise UserError(
                 f"{self.name}: no place for {self.size} workers of {needs} each within {placement.start_s:g} s; "
-                f"the cluster has {describe_free_resources()} to spare (placement.cpus, placement.gpus, placement.start_s)"
+                f"the cluster has {_describe_free_resources()} to spare (placement.cpus, placement.gpus, placement.start_s)"
             )
         for rank in range(self.size):
             strategy = PlacementGroupSchedulingStrategy(self.places, placement_group_bundle_index=rank)
@@ -218,6 +218,6 @@ def first_line(error: Exception) -> str:
     return starved + (lines[0][:300] if lines else type(error).__name__)
 
 
-def describe_free_resources() -> str:
+def _describe_free_resources() -> str:
     free = ray.available_resources()
     return ", ".join(f"{free.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))

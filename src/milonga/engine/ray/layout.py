@@ -83,11 +83,14 @@ def compute_size(section: PolicySection) -> Size:
     inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     block = max([total - sum(inside), *inside])
     return Size(
-        config.get_text_config(), total, total if section.lora is None else count_adapter_parameters(model, section.lora), block
+        config.get_text_config(),
+        total,
+        total if section.lora is None else _count_adapter_parameters(model, section.lora),
+        block,
     )
 
 
-def count_adapter_parameters(model: nn.Module, lora: LoraSection) -> int:
+def _count_adapter_parameters(model: nn.Module, lora: LoraSection) -> int:
     head = model.get_output_embeddings()  # type: ignore[operator]
     linears = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
     chosen = [m for n, m in linears if not lora.targets or n.rpartition(".")[2] in lora.targets]
@@ -127,23 +130,23 @@ def compute_needs(
     needs = []
     for name, section in sections.items():
         own = placement.for_policy(name)
-        refuse_unshardable(name, section, own, vllm)
+        _refuse_unshardable(name, section, own, vllm)
         gpus = choose_gpus(own, device, machines)
         refuse_transfer(name, section, own, gpus, vllm, machines)
         kind = "cuda" if gpus else "cpu"
-        size = learner_bytes(section, sizes[name], own, kind)
-        host = offloaded_bytes(section, sizes[name], own, vllm) if is_offloaded(section, kind) else 0
+        size = _learner_bytes(section, sizes[name], own, kind)
+        host = _offloaded_bytes(section, sizes[name], own, vllm) if _is_offloaded(section, kind) else 0
         needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size, host))
     for names in group_by_sampler(sections):
         count, own = max(placement.for_policy(name).samplers for name in names), placement.for_policy(names[0])
         if count:
             gpus = choose_gpus(own, device, machines)
-            size = sampler_bytes([sections[n] for n in names], [sizes[n] for n in names], "cuda" if gpus else "cpu", vllm)
+            size = _sampler_bytes([sections[n] for n in names], [sizes[n] for n in names], "cuda" if gpus else "cpu", vllm)
             needs.append(Need(f"samplers of {', '.join(names)}", count, own.cpus, gpus, size))
     return needs
 
 
-def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSection, vllm: VllmSection | None) -> None:
+def _refuse_unshardable(name: str, section: PolicySection, placement: PlacementSection, vllm: VllmSection | None) -> None:
     if placement.learners > 1 and section.recompute:
         raise ConfigError(f"policies.{name}.recompute: sharded learners do not know it; lower micro_tokens, or use one learner")
     if placement.learners > 1 and vllm is not None and not placement.samplers and section.kind != "scalar":
@@ -184,7 +187,7 @@ def refuse_transfer(
         raise ConfigError(f"placement.transfer is {chosen}, but for policy '{name}' {why}; or use store")
 
 
-def learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:
+def _learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:
     """Weights, gradients, two moments, the start and the average in float32, in shards; what is gathered, a copy to compute or
     sample with, and the activations of one pass. With `offload` on a GPU the most of it that is there at once: in a pass, in a
     step, or to sample."""
@@ -201,33 +204,33 @@ def learner_bytes(section: PolicySection, size: Size, placement: PlacementSectio
         held = to_learn + to_sample
     least = CPU_TOKENS if device == "cpu" else PASS_TOKENS[0]
     activations = (section.micro_tokens or least) * activation_bytes_per_token(size.config, dtype)
-    if is_offloaded(section, device):
+    if _is_offloaded(section, device):
         phases = 2 * version + to_learn + activations, (4 + section.optimism) * version, version + to_sample
         return base + max(phases)
-    return base + version * (4 + count_offloaded_versions(section)) + held + activations
+    return base + version * (4 + _count_offloaded_versions(section)) + held + activations
 
 
-def count_offloaded_versions(section: PolicySection) -> int:
+def _count_offloaded_versions(section: PolicySection) -> int:
     """Versions of the weights that are only now and then computed with: the start, the average, the last gradients."""
     return 1 + (section.ema is not None) + section.optimism
 
 
-def is_offloaded(section: PolicySection, device: str) -> bool:
+def _is_offloaded(section: PolicySection, device: str) -> bool:
     return section.offload and device == "cuda"
 
 
-def offloaded_bytes(section: PolicySection, size: Size, placement: PlacementSection, vllm: VllmSection | None) -> int:
+def _offloaded_bytes(section: PolicySection, size: Size, placement: PlacementSection, vllm: VllmSection | None) -> int:
     """What a learner with `offload` has in host memory beside its GPU: two moments and what is at rest; while vLLM samples in
     its place, the weights as well."""
     aside = 4 * size.total if vllm is not None and not placement.samplers and section.kind != "scalar" else 0
-    return 4 * size.trained * (2 + count_offloaded_versions(section)) // placement.learners + aside
+    return 4 * size.trained * (2 + _count_offloaded_versions(section)) // placement.learners + aside
 
 
-def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
+def _sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
     """The base or the weights in float32, their start unless it is on the host, and a copy to sample with. Caches take what is
     left."""
     dtype = choose_compute_dtype(sections[0], sizes[0].total, device)
-    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not is_offloaded(section, device))
+    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not _is_offloaded(section, device))
     held = 4 * sizes[0].total + 4 * starts
     if vllm is not None:
         return held + dtype.itemsize * sizes[0].total + (int(vllm.cpu_cache_gib * GIB) if device == "cpu" else 0)
@@ -238,10 +241,10 @@ def describe_this_machine() -> Machine:
     """Describe this machine, if no cluster is running: what a cluster on it would offer."""
     gpus = torch.cuda.device_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, get_gpu_memory())
+    return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, _get_gpu_memory())
 
 
-def get_gpu_memory() -> int | None:
+def _get_gpu_memory() -> int | None:
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
@@ -251,7 +254,7 @@ def list_machines() -> list[Machine]:
     found = []
     for node in nodes:
         offers = node["Resources"]
-        known = get_gpu_memory() if len(nodes) == 1 else None
+        known = _get_gpu_memory() if len(nodes) == 1 else None
         name = node["NodeManagerHostname"]
         found.append(Machine(name, offers.get("CPU", 0.0), offers.get("GPU", 0.0), int(offers.get("memory", 0)), known))
     return found
@@ -306,7 +309,7 @@ def place_workers(needs: Sequence[Need], machines: Sequence[Machine]) -> list[li
 
 
 def explain_shortage(need: Need, placed: int, rooms: Sequence[Room]) -> str:
-    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {format_memory(need)}"
+    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {_format_memory(need)}"
     return (
         f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are "
         f"{'; '.join(map(str, rooms))}. "
@@ -314,7 +317,7 @@ def explain_shortage(need: Need, placed: int, rooms: Sequence[Room]) -> str:
     )
 
 
-def format_memory(need: Need) -> str:
+def _format_memory(need: Need) -> str:
     offloaded = f" and {need.host / GIB:.2f} GiB of the host" if need.host else ""
     return f"{need.bytes / GIB:.2f} GiB{' of the GPU' if need.gpus else ''}{offloaded}"
 
@@ -324,6 +327,6 @@ def format_lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str
     out = []
     for need, where in zip(needs, place_workers(needs, machines), strict=True):
         counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))
-        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {format_memory(need)}"
+        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {_format_memory(need)}"
         out.append(f"{need.name}: {need.workers} x ({each}): {counted}")
     return out

@@ -52,7 +52,7 @@ class Learners:
             self.group.start()
             if self.saved is not None:
                 folder, state = self.saved
-                self.group.wait_until_done(self.group.submit("load", self.policy, find_checkpoint(folder), state))
+                self.group.wait_until_done(self.group.submit("load", self.policy, _find_checkpoint(folder), state))
             for method, args in self.journal:
                 self.group.wait_until_done(self.group.submit(method, *args))
         except BaseException:
@@ -64,7 +64,7 @@ class Learners:
         self.saved, self.journal = (folder, state), []
 
 
-def find_checkpoint(folder: Path) -> Path:
+def _find_checkpoint(folder: Path) -> Path:
     """Find the folder of a checkpoint: it was saved under a draft's name, and may have been renamed since."""
     return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
 

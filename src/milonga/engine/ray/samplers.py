@@ -98,7 +98,7 @@ class Handover:
             missing = [i for i in range(len(asked)) if i not in found]
             self.supply([samplers[i] for i in missing], policy, tag, wanted)
             calls = [(samplers[i], (policy, [asked[i]], decoding, tag)) for i in missing]
-            for sampler, done, charges in call_together("sample", calls, attempt):
+            for sampler, done, charges in _call_together("sample", calls, attempt):
                 found[samplers.index(sampler)] = done
                 add_charges(ledger, charges)
         return [found[i] for i in range(len(asked))]
@@ -109,7 +109,7 @@ class Handover:
         for attempt in range(self.placement.retries + 1):
             if not left:
                 return
-            there = revive_samplers(left, attempt)
+            there = _revive_samplers(left, attempt)
             backend = left[0].group.setup.transfer
             if backend is not None and tag == "live":
                 self._transfer(there, policy, backend, attempt)
@@ -127,8 +127,8 @@ class Handover:
         if wanted is None:
             return
         behind = [sampler for sampler in samplers if sampler.loaded.get((policy, tag), 0) != wanted.stamp]
-        given = call_together("hold", [(sampler, (policy, tag, wanted.weights)) for sampler in behind], attempt)
-        for sampler, theirs, _ in call_together("probe", [(sampler, (policy, tag)) for sampler, *_ in given], attempt):
+        given = _call_together("hold", [(sampler, (policy, tag, wanted.weights)) for sampler in behind], attempt)
+        for sampler, theirs, _ in _call_together("probe", [(sampler, (policy, tag)) for sampler, *_ in given], attempt):
             self.check_probe(policy, theirs, wanted.probe)
             sampler.loaded[policy, tag] = wanted.stamp
 
@@ -148,7 +148,7 @@ class Handover:
                 report_loss(sampler.group, lost, attempt)
                 continue
             ours = learners.call_workers("probe", policy, "live")[0][0]
-            for _, theirs, _ in call_together("probe", [(sampler, (policy, "live"))], attempt):
+            for _, theirs, _ in _call_together("probe", [(sampler, (policy, "live"))], attempt):
                 self.check_probe(policy, theirs, ours)
                 sampler.loaded[policy, "live"] = stamp
 
@@ -164,7 +164,7 @@ class Handover:
             )
 
 
-def revive_samplers(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
+def _revive_samplers(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
     """Restart lost samplers in parallel; return those that are alive."""
     lost_ones = [sampler for sampler in samplers if not sampler.group.alive]
     for sampler in lost_ones:
@@ -178,7 +178,7 @@ def revive_samplers(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
     return [sampler for sampler in samplers if sampler.group.alive]
 
 
-def call_together(
+def _call_together(
     method: str, calls: Sequence[tuple[Sampler, tuple[Any, ...]]], attempt: int
 ) -> list[tuple[Sampler, Any, list[Charges]]]:
     """Call a method on several samplers at once; return those that were not lost, with their values and costs."""

@@ -97,11 +97,11 @@ def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
     policy.fingerprint()  # of whole tensors, while there are any
     size = sum(p.numel() for p in policy.causal.parameters())
     shell = Shell(policy)
-    for layer in find_decoder_layers(policy):
+    for layer in _find_decoder_layers(policy):
         fully_shard(layer, mesh=mesh)
     # Not left whole after the pass: a later change of the shards would not be seen.
     fully_shard(shell, mesh=mesh, reshard_after_forward=True)
-    for module in list_sharded_modules(shell):
+    for module in _list_sharded_modules(shell):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
     policy.shell, policy.parallel = shell, GroupDataParallel(talk)
@@ -118,12 +118,12 @@ def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
         run_empty_pass(policy, compute_token_logprobs)
 
 
-def find_decoder_layers(policy: Policy) -> list[nn.Module]:
+def _find_decoder_layers(policy: Policy) -> list[nn.Module]:
     found = next((m for m in policy.backbone.modules() if isinstance(m, nn.ModuleList)), None)
     return [] if found is None else list(found)
 
 
-def list_sharded_modules(shell: nn.Module) -> list[FSDPModule]:
+def _list_sharded_modules(shell: nn.Module) -> list[FSDPModule]:
     return [module for module in shell.modules() if isinstance(module, FSDPModule)]
 
 
@@ -133,7 +133,7 @@ def gather_weights(policy: Policy) -> Iterator[None]:
     if policy.shell is None:
         yield
         return
-    modules = list_sharded_modules(policy.shell)
+    modules = _list_sharded_modules(policy.shell)
     try:
         for module in modules:
             module.set_reshard_after_forward(False, recurse=False)
@@ -173,25 +173,25 @@ def save(policy: Policy, file: Path) -> None:
     writer = HuggingFaceStorageWriter(str(parts), save_distributed=True, enable_consolidation=True)
     # As vectors: the step that puts files together writes zeros for tensors without dimensions.
     state = {key: tensor if tensor.dim() else tensor.reshape(1) for key, tensor in policy.collect_tensors().items()}
-    save_parts(state, storage_writer=writer, process_group=get_cpu_group(policy))
+    save_parts(state, storage_writer=writer, process_group=_get_cpu_group(policy))
     if dist.get_rank() == 0:
         (written,) = parts.glob("*.safetensors")
         written.replace(file)
         shutil.rmtree(parts)
-    dist.barrier(get_cpu_group(policy))
+    dist.barrier(_get_cpu_group(policy))
 
 
 def load(policy: Policy, file: Path) -> None:
     """Load a training state, sharded or not when it was written: every worker reads its shards."""
-    state, counters = make_empty_state(policy, file)
+    state, counters = _make_empty_state(policy, file)
     # The reader takes all files of a folder: one of its own, which is nobody else's, should this worker not live to remove it.
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / file.name).symlink_to(file.resolve())
-        load_parts(state, storage_reader=HuggingFaceStorageReader(folder), process_group=get_cpu_group(policy))
+        load_parts(state, storage_reader=HuggingFaceStorageReader(folder), process_group=_get_cpu_group(policy))
     policy.load_state(state | counters)
 
 
-def make_empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _make_empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Make empty tensors for a file's state, each like its parameter; also return the optimizer's step counters, which have
     another shape."""
     like = dict(zip(policy.names, policy.parameters, strict=True))
@@ -206,6 +206,6 @@ def make_empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dic
     return {key: room(key) for key in keys if key not in counters}, counters
 
 
-def get_cpu_group(policy: Policy) -> Any:
+def _get_cpu_group(policy: Policy) -> Any:
     assert isinstance(policy.parallel, GroupDataParallel)
     return policy.parallel.talk

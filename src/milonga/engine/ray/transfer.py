@@ -81,10 +81,10 @@ def make_init_info(backend: str, rank: int) -> Any:
     if backend == "ipc":
         return IPCTrainerInitInfo(rank=rank, packed=True)
     host = ray.util.get_node_ip_address()
-    return NCCLTrainerInitInfo(master_address=host, master_port=find_free_port(), world_size=2, packed=True, rank=rank)
+    return NCCLTrainerInitInfo(master_address=host, master_port=_find_free_port(), world_size=2, packed=True, rank=rank)
 
 
-def find_free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as found:
         found.bind(("", 0))
         return int(found.getsockname()[1])

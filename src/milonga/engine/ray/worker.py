@@ -147,7 +147,7 @@ class Work:
             if sharded:
                 mesh = init_device_mesh(setup.device, (dist.get_world_size(),))
                 sharding.shard(policy, mesh, dist.new_group(backend="gloo"))
-            hook_passes(policy, pulse)
+            _hook_passes(policy, pulse)
 
     def policy(self, name: str) -> Policy:
         return self.engine.policy(name)
@@ -231,11 +231,11 @@ class Work:
         chosen = self.policy(policy)
         if self.transfer is not None and tag == "live" and self.engine.get_vllm_sampler(policy).received:
             return np.concatenate(
-                self.engine.get_vllm_sampler(policy).score([row.ids for row in make_probe_rows(chosen)], self.rows)
+                self.engine.get_vllm_sampler(policy).score([row.ids for row in _make_probe_rows(chosen)], self.rows)
             )
         if chosen.head is not None:
-            return np.concatenate(self.engine.values(policy, make_probe_rows(chosen), tag))
-        return np.concatenate(self.engine.score(policy, make_probe_rows(chosen), tag))
+            return np.concatenate(self.engine.values(policy, _make_probe_rows(chosen), tag))
+        return np.concatenate(self.engine.score(policy, _make_probe_rows(chosen), tag))
 
     def save(self, policy: str, folder: Path) -> dict[str, Any]:
         chosen, file = self.policy(policy), folder / f"{policy}.safetensors"
@@ -272,7 +272,7 @@ class Work:
         return self.engine.checkpoint_bytes()
 
 
-def hook_passes(policy: Policy, pulse: Pulse) -> None:
+def _hook_passes(policy: Policy, pulse: Pulse) -> None:
     """Register hooks that mark every pass of the model. Written-out passes do not call the model, but its rotary module."""
     rotary = getattr(policy.backbone, "rotary_emb", None)
     for module in (policy.causal, policy.backbone, rotary):
@@ -280,7 +280,7 @@ def hook_passes(policy: Policy, pulse: Pulse) -> None:
             module.register_forward_pre_hook(pulse.mark)
 
 
-def make_probe_rows(policy: Policy) -> Rollouts:
+def _make_probe_rows(policy: Policy) -> Rollouts:
     """Make the probe: fixed rows that are the same for every worker of a policy."""
     drawn = np.random.default_rng(0)
     length = min(PROBE_TOKENS, policy.context)

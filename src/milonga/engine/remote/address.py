@@ -77,20 +77,20 @@ def check_section(policy: str, section: EndpointSection) -> None:
     for name in section.extra:
         if name in OURS:
             raise ConfigError(f"{where}.extra: '{name}' is said by every request; it follows from the rest of the config")
-    for name in iterate_names(section.extra):
+    for name in _iterate_names(section.extra):
         if SECRET.search(name):
             raise ConfigError(f"{where}.extra: '{name}' looks like a secret, and would be written into the run folder")
 
 
-def iterate_names(value: object) -> Iterator[str]:
+def _iterate_names(value: object) -> Iterator[str]:
     """The names of all fields, those of fields within fields too."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield name
-            yield from iterate_names(inner)
+            yield from _iterate_names(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from iterate_names(inner)
+            yield from _iterate_names(inner)
 
 
 def find_key(policy: str, address: Address, section: EndpointSection) -> str | None:

@@ -146,7 +146,7 @@ class Client:
         found = self._parse_json(text)
         if found is None:
             raise Passing("an answer that is no JSON")
-        if method == "POST" and (why := find_fault(found)) is not None:
+        if method == "POST" and (why := _find_fault(found)) is not None:
             raise Passing(f"an answer that is no chat completion: {why}")
         return found
 
@@ -214,7 +214,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     return max(0.0, seconds) if seconds == seconds else None  # "nan" is no number of seconds
 
 
-def find_fault(answer: Mapping[str, Any]) -> str | None:
+def _find_fault(answer: Mapping[str, Any]) -> str | None:
     """Find what is missing from an answer that should be a chat completion; None if nothing is."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:

@@ -26,7 +26,7 @@ Ids = NDArray[np.int64]
 
 def encode(prompt: Prompt) -> Ids:
     """A prompt as a message, with the turn handed to the model."""
-    return np.array([USER, *encode_utf8("".join(part.text for part in prompt)), MODEL], dtype=np.int64)
+    return np.array([USER, *_encode_utf8("".join(part.text for part in prompt)), MODEL], dtype=np.int64)
 
 
 def encode_next_turn(prompt: Prompt, last: int) -> Ids:
@@ -37,16 +37,16 @@ def encode_next_turn(prompt: Prompt, last: int) -> Ids:
 
 def encode_completion(text: str, finish: Finish = "eos") -> Completion:
     """Encode a text as a completion. Its log-probabilities are not known: they are 0, in segments that are never trained."""
-    raw = np.array(list(encode_utf8(text)), dtype=np.int64)
+    raw = np.array(list(_encode_utf8(text)), dtype=np.int64)
     # A byte ends a character unless one follows that goes on with it.
     ends = np.cumsum(np.append(raw[1:] & 0xC0 != 0x80, True)) if len(raw) else raw
-    text = encode_utf8(text).decode()
+    text = _encode_utf8(text).decode()
     if finish == "eos":
         raw, ends = np.append(raw, END), np.append(ends, len(text))
     return Completion(raw, np.zeros(len(raw)), finish, text, ends)
 
 
-def encode_utf8(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     """Encode as UTF-8. Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks."""
     return text.encode("utf-8", "replace")
 

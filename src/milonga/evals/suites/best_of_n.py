@@ -34,17 +34,17 @@ class BestOptions(HeldOut):
     """Verifications of each, whose mean rank is taken."""
 
 
-def list_correct(group: list[Rollout]) -> list[float]:
+def _list_correct(group: list[Rollout]) -> list[float]:
     return [rollout.correct for rollout in group]
 
 
 PICKS: Mapping[str, Pick] = {
-    "verifier": lambda group, ranks, n: best_of_n_accuracy(ranks, list_correct(group), n),
+    "verifier": lambda group, ranks, n: best_of_n_accuracy(ranks, _list_correct(group), n),
     "vote": lambda group, ranks, n: vote_accuracy(
-        [t.solution.answer for t in group], list_correct(group), [1.0] * len(group), n
+        [t.solution.answer for t in group], _list_correct(group), [1.0] * len(group), n
     ),
-    "weighted_vote": lambda group, ranks, n: vote_accuracy([t.solution.answer for t in group], list_correct(group), ranks, n),
-    "oracle": lambda group, ranks, n: pass_at_k(int(sum(list_correct(group))), len(group), n),
+    "weighted_vote": lambda group, ranks, n: vote_accuracy([t.solution.answer for t in group], _list_correct(group), ranks, n),
+    "oracle": lambda group, ranks, n: pass_at_k(int(sum(_list_correct(group))), len(group), n),
 }
 """Who chooses: the verifier's rank, the most frequent answer, the answer with the largest sum of ranks, the truth."""
 
@@ -73,14 +73,14 @@ class BestOfN(Suite):
             "checks": len(checks[0]),
             "unreadable_rate": mean([not c.parsed.is_valid for group in checks for c in group]),
         }
-        return Finding(facts, [measure_choice(groups, ranks, n) for n in list_subset_sizes(options.samples)])
+        return Finding(facts, [_measure_choice(groups, ranks, n) for n in list_subset_sizes(options.samples)])
 
     def chart(self, rows: Sequence[Row]) -> str:
         series = [make_series(name.replace("_", " "), rows, "n", name) for name in PICKS]
         return line_chart("best of N", series, x_label="N", y_label="accuracy", log_x=True, y_range=(0, 1))
 
 
-def measure_choice(groups: Sequence[list[Rollout]], ranks: Mapping[str, float], n: int) -> Row:
+def _measure_choice(groups: Sequence[list[Rollout]], ranks: Mapping[str, float], n: int) -> Row:
     """Measure the accuracy of each way to choose among `n`; intervals bootstrap over problems, the same draws for all."""
     values = {name: [pick(group, [ranks[t.id] for t in group], n) for group in groups] for name, pick in PICKS.items()}
     row: Row = {"n": n}

@@ -43,8 +43,8 @@ class Calibration(Suite):
         facts: Row = {"problems": len(problems), "solutions": len(solutions), "checks": len(checks[0])}
         facts["unreadable_rate"] = mean([not c.parsed.is_valid for group in checks for c in group])
         rows: list[Row] = []
-        for of, judged in (("solution", collect_solution_verdicts(checks)), ("step", collect_step_verdicts(checks))):
-            facts |= {f"{of}/{key}": value for key, value in calibration_metrics(judged).items()}
+        for of, judged in (("solution", _collect_solution_verdicts(checks)), ("step", collect_step_verdicts(checks))):
+            facts |= {f"{of}/{key}": value for key, value in _calibration_metrics(judged).items()}
             bins = bin_by_confidence([sum(said) / len(said) for said, _ in judged], [right for _, right in judged])
             rows += [{"of": of} | asdict(one) for one in bins]
         return Finding(facts, rows)
@@ -55,7 +55,7 @@ class Calibration(Suite):
         return reliability_chart("calibration of the verifier", curves, x_label="confidence", y_label="share right")
 
 
-def collect_solution_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
+def _collect_solution_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     """Collect confidences in whole solutions with a known grade; solutions without a parsed verdict are left out."""
     out = []
     for group in checks:
@@ -78,7 +78,7 @@ def collect_step_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     return out
 
 
-def calibration_metrics(judged: Sequence[Judged]) -> Row:
+def _calibration_metrics(judged: Sequence[Judged]) -> Row:
     """Compute calibration errors, each with the baseline it must be compared with."""
     confidence, right = [sum(said) / len(said) for said, _ in judged], [true for _, true in judged]
     base = mean(right)

@@ -47,7 +47,7 @@ class PassAtK(Suite):
             ctx, problems = draw_held_out(subject, None, options.split, options.problems)
             groups = group_graded(ctx.ask(subject.solver, problems, options.samples, tag=tag))
             counts |= {"problems": len(problems), f"left_out_{of}": len(problems) - len(groups)}
-            rows += [{"of": of, "k": k} | measure_pass_at_k(groups, k) for k in list_subset_sizes(options.samples)]
+            rows += [{"of": of, "k": k} | _measure_pass_at_k(groups, k) for k in list_subset_sizes(options.samples)]
         return Finding({"samples": options.samples} | counts, rows)
 
     def chart(self, rows: Sequence[Row]) -> str:
@@ -60,7 +60,7 @@ class PassAtK(Suite):
         return line_chart("pass@k", series, x_label="k", y_label="share of problems", log_x=True, y_range=(0, 1))
 
 
-def measure_pass_at_k(groups: Sequence[list[Rollout]], k: int) -> Row:
+def _measure_pass_at_k(groups: Sequence[list[Rollout]], k: int) -> Row:
     """Measure pass@k over problems: of right answers and, if the task knows its steps, of sound solutions."""
     row: Row = {}
     for name, field in (("pass", "correct"), ("sound", "is_sound")):

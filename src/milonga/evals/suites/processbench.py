@@ -85,7 +85,7 @@ class ProcessBench(Suite):
         out: list[Row] = []
         for subset in dict.fromkeys(row["subset"] for row in rows):
             own = [row for row in rows if row["subset"] == subset]
-            trivial = [{"subset": subset, "decoding": format_baseline(key), "f1": own[0][key]} for key in TRIVIAL]
+            trivial = [{"subset": subset, "decoding": _format_baseline(key), "f1": own[0][key]} for key in TRIVIAL]
             out += own + trivial
         return out
 
@@ -115,7 +115,7 @@ class ProcessBench(Suite):
 
     def chart(self, rows: Sequence[Row]) -> str:
         edges = ([row.get(f"f1{end}") for row in rows] for end in ("", "_low", "_high"))
-        baselines = [Bars(format_baseline(key), [r[key] for r in rows]) for key in TRIVIAL[:3]]
+        baselines = [Bars(_format_baseline(key), [r[key] for r in rows]) for key in TRIVIAL[:3]]
         names = [f"{row['subset']}, {row['decoding']}" for row in rows]
         return bar_chart(
             "ProcessBench: F1, beside baselines", names, [Bars("verifier", *edges), *baselines], value_range=(0, 1)
@@ -144,10 +144,10 @@ class ProcessBench(Suite):
             ctx = Context(subject.run_context, f"processbench/{name}", "")
             greedy = fill_unjudged(ctx.judge(subject.judge, bench, greedy=True), bench, 1)
             sampled = fill_unjudged(ctx.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
-            said = group_predictions(sampled, lambda value: find_first_wrong(value.steps))
+            said = _group_predictions(sampled, lambda value: find_first_wrong(value.steps))
             voted = {item: [majority_vote(predictions)] for item, predictions in said.items()}
             out[name] = [
-                Mode("greedy", group_predictions(greedy, lambda value: find_first_wrong(value.steps)), greedy),
+                Mode("greedy", _group_predictions(greedy, lambda value: find_first_wrong(value.steps)), greedy),
                 Mode("sampled", said, sampled),
                 Mode(f"vote of {self.options.checks}", voted, sampled),
             ]
@@ -158,11 +158,11 @@ class ProcessBench(Suite):
         ctx = Context(subject.run_context, "processbench", "")
         read = {name: fill_unjudged(ctx.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
         tuning = TUNED_ON if TUNED_ON in read else next(iter(read))
-        modes = {name: [make_threshold_mode(0.5, "", checks)] for name, checks in read.items()}
+        modes = {name: [_make_threshold_mode(0.5, "", checks)] for name, checks in read.items()}
         for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.judge_dev_set(subject, ctx))):
-            if (tau := tune_threshold(seen)) is not None:
+            if (tau := _tune_threshold(seen)) is not None:
                 for name, checks in read.items():
-                    modes[name].append(make_threshold_mode(tau, f" from {source}", checks, checks is seen))
+                    modes[name].append(_make_threshold_mode(tau, f" from {source}", checks, checks is seen))
         return modes
 
     def judge_dev_set(self, subject: Subject, ctx: Context) -> Rollouts:
@@ -174,7 +174,7 @@ class ProcessBench(Suite):
         return ctx.judge(subject.judge, Rollouts(bench)) if bench else Rollouts([])
 
 
-def format_baseline(key: str) -> str:
+def _format_baseline(key: str) -> str:
     return key.replace("trivial/", "trivial: ").replace("_", " ")
 
 
@@ -200,25 +200,25 @@ def list_subset_files(given: Sequence[Path]) -> list[Path]:
     return files
 
 
-def group_predictions(checks: Rollouts, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
+def _group_predictions(checks: Rollouts, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
     out: dict[str, list[int | None]] = {}
     for check in checks:
         out.setdefault(check.target.id, []).append(predict(check.verification))
     return out
 
 
-def make_threshold_mode(tau: float, source: str, checks: Rollouts, tuned_here: bool = False) -> Mode:
+def _make_threshold_mode(tau: float, source: str, checks: Rollouts, tuned_here: bool = False) -> Mode:
     """Make the mode that predicts the first step that scores below tau."""
-    said = group_predictions(checks, lambda value: find_first_below(value.step_scores, tau))
+    said = _group_predictions(checks, lambda value: find_first_below(value.step_scores, tau))
     return Mode(f"threshold {tau:.4g}{source}", said, checks, tuned_here)
 
 
-def tune_threshold(checks: Rollouts) -> float | None:
+def _tune_threshold(checks: Rollouts) -> float | None:
     """Return the threshold of the largest F1 on these checks."""
-    return find_best_threshold([c.verification.step_scores for c in checks], [first_error_label(c.target) for c in checks])
+    return find_best_threshold([c.verification.step_scores for c in checks], [_first_error_label(c.target) for c in checks])
 
 
-def first_error_label(item: Rollout) -> int:
+def _first_error_label(item: Rollout) -> int:
     label = None if item.grade is None else item.grade.first_error
     assert label is not None, "every item has a label"
     return label
@@ -227,12 +227,12 @@ def first_error_label(item: Rollout) -> int:
 def measure_subset(name: str, bench: Rollouts, mode: Mode) -> Row:
     """Measure one subset in one mode by the protocol, with baselines and diagnostics."""
     pairs = [(item, prediction) for item in bench for prediction in mode.predictions[item.id]]
-    predictions, labels = [p for _, p in pairs], [first_error_label(item) for item, _ in pairs]
+    predictions, labels = [p for _, p in pairs], [_first_error_label(item) for item, _ in pairs]
     found = process_f1(predictions, labels)
     # Errors behind a right answer are what a judge of answers cannot see; solutions without an error stay as they are.
     seen = [(p, label) for (item, p), label in zip(pairs, labels, strict=True) if label == -1 or item.correct == 1.0]
     shift = [p - label for p, label in zip(predictions, labels, strict=True) if label != -1 and p is not None and p != -1]
-    own = [first_error_label(item) for item in bench]
+    own = [_first_error_label(item) for item in bench]
     final = judge_metrics(mode.checks)
     row: Row = {"subset": name, "decoding": mode.name, "items": len(bench), "errors": sum(label != -1 for label in own)}
     row |= with_interval("f1", found["f1"], bootstrap_interval(predictions, labels, [item.id for item, _ in pairs]))

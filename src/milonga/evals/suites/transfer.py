@@ -75,7 +75,9 @@ class Transfer(Suite):
         tasks = {name: make_task(parse_task_section(name)) for name in self.options.task}
         # First what may not be there: nobody should wait for that.
         others = [Source(OWN, name, own, self.sample_other_generator(name, subject, own)) for name in self.options.generator]
-        rows = [{"task": s.task, "by": s.by} | measure_source(subject, s) for s in self.iterate_sources(subject, others, tasks)]
+        rows = [
+            {"task": s.task, "by": s.by} | _measure_source(subject, s) for s in self.iterate_sources(subject, others, tasks)
+        ]
         return Finding({"problems": self.options.problems, "samples": self.options.samples}, rows)
 
     def chart(self, rows: Sequence[Row]) -> str:
@@ -128,7 +130,7 @@ def parse_task_section(text: str) -> dict[str, Any]:
     return {"name": name} | parse_settings(settings)
 
 
-def measure_source(subject: Subject, source: Source) -> Row:
+def _measure_source(subject: Subject, source: Source) -> Row:
     """Measure the verifier on these solutions: verdicts, ranking and first errors, with trivial baselines."""
     ctx = subject.make_context(source.made)
     checks = Rollouts(check for group in subject.verify_solutions(ctx, source.solutions) for check in group)
@@ -141,10 +143,10 @@ def measure_source(subject: Subject, source: Source) -> Row:
     row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
     row |= {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong", "positive_rate", "unparsed_rate")}
     row["auroc"] = ranking_metrics(source.solutions, checks)["auroc"]
-    return row | first_error_metrics(checks)
+    return row | _first_error_metrics(checks)
 
 
-def first_error_metrics(checks: Rollouts) -> Row:
+def _first_error_metrics(checks: Rollouts) -> Row:
     """Compute the F1 of first errors over solutions whose steps have a known truth."""
     stepped = [(c, grade) for c in checks if (grade := c.target.grade) is not None and grade.steps]
     predictions = [find_first_wrong(c.verification.steps) for c, _ in stepped]

@@ -47,7 +47,7 @@ class Buffers:
         fresh = [item for item in items if fresh_first and item[3] >= int(ctx.turn) - 1]
         older = [item for item in items if not (fresh_first and item[3] >= int(ctx.turn) - 1)]
         first = rng.sample(fresh, min(count, len(fresh)))
-        return [parse_worked(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
+        return [_parse_worked(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
 
     def sample_reference_prompts(self, kind: Kind, ctx: Context, count: int, each: int) -> list[Problem]:
         """Sample `count` prompts for a proposer of programs, each with earlier programs as references."""
@@ -55,7 +55,7 @@ class Buffers:
         texts, items = Question(is_terse(ctx)), self.state[kind]
         out = []
         for number in range(count):
-            shown_ones = [parse_worked(item) for item in rng.sample(items, min(each, len(items)))]
+            shown_ones = [_parse_worked(item) for item in rng.sample(items, min(each, len(items)))]
             text = texts.render_references([(worked.program, worked.inputs[0]) for worked in shown_ones])
             out.append(Problem(f"{kind}/{number}", text, ""))
         return out
@@ -64,11 +64,11 @@ class Buffers:
         """Sample `count` prompts for the proposer of inputs, each with a program of the other two buffers."""
         rng = ctx.rng("programs")
         items = [*self.state["deduction"], *self.state["abduction"]]
-        drawn = [parse_worked(rng.choice(items)).program for _ in range(count)]
+        drawn = [_parse_worked(rng.choice(items)).program for _ in range(count)]
         return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]
 
 
-def parse_worked(item: Sequence[Any]) -> Worked:
+def _parse_worked(item: Sequence[Any]) -> Worked:
     """Convert a buffer entry back to a program with its inputs and outputs."""
     return Worked(item[0], tuple(item[1]), tuple(item[2]))
 

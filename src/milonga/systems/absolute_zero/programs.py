@@ -29,9 +29,9 @@ Draft = tuple[str, Sequence[str]]
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
-    calls = [parse_calls(task, *draft) for draft in drafts]
+    calls = [_parse_calls(task, *draft) for draft in drafts]
     runs = [
-        (make_call_problem(found), extract_program_source(task, program), [arguments for _, arguments in found])
+        (_make_call_problem(found), _extract_program_source(task, program), [arguments for _, arguments in found])
         for (program, _), found in zip(drafts, calls, strict=True)
         if not isinstance(found, str)
     ]
@@ -45,7 +45,7 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
         outputs = tuple(value for value in values or () if value is not None and len(render_value(value)) <= longest)
         if values is None or len(outputs) == len(values):
             texts = tuple(text for text, _ in found)
-            out.append(UNKNOWN if values is None else Worked(extract_program_source(task, program), texts, outputs))
+            out.append(UNKNOWN if values is None else Worked(_extract_program_source(task, program), texts, outputs))
         else:
             out.append("it does not run, not the same twice, or gives too much")
     return out
@@ -56,7 +56,7 @@ def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
     return [worked for worked in found if isinstance(worked, Worked)]
 
 
-def parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
+def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
     found = [parse_call(given) for given in inputs]
     calls = [call for call in found if call is not None]
@@ -65,17 +65,17 @@ def parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[s
     names = {infer_signature(arguments) for _, arguments in calls}
     if task.tiny and (len(names) > 1 or len(set(name := names.pop())) < len(name)):
         return "its inputs are not of one signature"
-    if not task.tiny and not is_one_function(extract_program_source(task, program)):
+    if not task.tiny and not is_one_function(_extract_program_source(task, program)):
         return f"it is not one function called {ENTRY}"
-    return calls if assign_split(extract_program_source(task, program)) == "train" else HELD_OUT
+    return calls if assign_split(_extract_program_source(task, program)) == "train" else HELD_OUT
 
 
-def extract_program_source(task: Code, program: str) -> str:
+def _extract_program_source(task: Code, program: str) -> str:
     """Extract the source text of a program."""
     return program.strip() if task.tiny else extract_source(program)
 
 
-def make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
+def _make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
     """Make the problem for which the task runs calls: it takes signature and entry from a problem."""
     return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": ENTRY})
 

@@ -154,7 +154,7 @@ class Apo(Recipe):
         apart = np.flatnonzero(best ^ worst)  # two neighbours of each problem, unless all its samples score alike
         labels, units = [float(best[row]) for row in apart], [number // 2 for number in range(len(apart))]
         rows = Rollouts(solutions[int(row)] for row in apart)
-        for winner, loser in pair_best_and_worst(rows, labels):
+        for winner, loser in _pair_best_and_worst(rows, labels):
             ctx.add_preference(winner, loser, "best against worst by the reward model")
         return self.train_batch("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
 
@@ -178,7 +178,7 @@ class Apo(Recipe):
         }
 
 
-def pair_best_and_worst(rows: Rollouts, labels: Sequence[float]) -> list[tuple[Rollout, Rollout]]:
+def _pair_best_and_worst(rows: Rollouts, labels: Sequence[float]) -> list[tuple[Rollout, Rollout]]:
     """Return the pairs of neighbouring rows, the one with the higher label first."""
     pairs = zip(rows[::2], rows[1::2], labels[::2], strict=True)
     return [(first, second) if label else (second, first) for first, second, label in pairs]

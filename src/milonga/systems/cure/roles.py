@@ -95,11 +95,11 @@ class Tester(Role):
                 break
         values = [render_value(value) for value in found]
         if rng.random() < self.noise:
-            values[-1] = corrupt_result(values[-1], rng)
+            values[-1] = _corrupt_result(values[-1], rng)
         return None, self.write(render_arguments(arguments), values[:-1], values[-1])
 
 
-def corrupt_result(text: str, rng: random.Random) -> str:
+def _corrupt_result(text: str, rng: random.Random) -> str:
     """Return a result that is slightly wrong."""
     numbers = list(re.finditer(r"\d+", text))
     if numbers:

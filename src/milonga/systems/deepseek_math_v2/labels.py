@@ -15,7 +15,7 @@ from milonga.types import Problem, Rollout, Rollouts
 Labelled = list[tuple[Rollout, float]]
 
 
-def examine_proof(proof: Rollout) -> Examination:
+def _examine_proof(proof: Rollout) -> Examination:
     """Examine a proof exactly: its flaws and its true score."""
     return find_flaws(proof.problem, proof.solution.steps, proof.solution.answer)
 
@@ -30,7 +30,7 @@ def get_score(rollout: Rollout) -> float:
 def true_quality(analysis: Rollout) -> float:
     """Return the quality of an analysis by the exact rubric."""
     judged = analysis.parsed.get(Analysis)
-    return analysis_quality(judged.defects, judged.score or 0.0, examine_proof(analysis.target).flaws)
+    return analysis_quality(judged.defects, judged.score or 0.0, _examine_proof(analysis.target).flaws)
 
 
 def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
@@ -94,7 +94,7 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
     measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
     problems = ctx.problems(count)
     checks = ctx.ask("verifier", Rollouts(proof for proof, _ in make_graded_proofs(ctx, problems)))
-    findings = [(check.parsed.get(Analysis), check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
+    findings = [(check.parsed.get(Analysis), check.parsed.is_valid, _examine_proof(check.target).flaws) for check in checks]
     found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in findings])
     judged = mean_scores(ctx.ask("meta_verifier", filter_readable(checks)))
     out = {f"verifier/{name}": value for name, value in found.items()}
@@ -103,9 +103,9 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
         return out
     proofs = ctx.ask("generator", problems)
     given = mean_scores(ctx.ask("verifier", proofs))
-    flawed = filter_readable(proofs).select(lambda proof: examine_proof(proof).score < 1)
+    flawed = filter_readable(proofs).select(lambda proof: _examine_proof(proof).score < 1)
     return out | {
-        "generator/proof_score": mean([examine_proof(proof).score for proof in proofs]),
+        "generator/proof_score": mean([_examine_proof(proof).score for proof in proofs]),
         "generator/over_claim": mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in flawed]),
-        "verifier/score_gap": mean([given[proof.id] - examine_proof(proof).score for proof in proofs if proof.id in given]),
+        "verifier/score_gap": mean([given[proof.id] - _examine_proof(proof).score for proof in proofs if proof.id in given]),
     }

@@ -123,7 +123,7 @@ def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
     return marks, [tag.end for tag in found], float(frame[2])
 
 
-def get_proof_body(proof: Rollout) -> str:
+def _get_proof_body(proof: Rollout) -> str:
     """Return the proof as other agents see it: without the self-analysis."""
     return proof.parsed.value.body if isinstance(proof.parsed.value, Proof) else proof.text
 
@@ -177,7 +177,7 @@ class ProofWriter(StepSolver):
         steps = tuple(step for k, step in enumerate(demonstration.steps) if k != gone)
         found = find_flaws(problem, steps, demonstration.answer)
         claimed = found.score if rng.random() < 0.6 else 1.0
-        marks = flip_marks([k not in found.flaws for k in range(len(steps))], rng)
+        marks = _flip_marks([k not in found.flaws for k in range(len(steps))], rng)
         return None, self.write(steps, demonstration.answer, write_analysis(self.dialect, marks, claimed, found.checks))
 
 
@@ -208,7 +208,7 @@ class DefectVerifier(Analyst):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
             raise ValueError("a verifier needs a proof to judge")
-        body = Part(get_proof_body(target), foreign=True)
+        body = Part(_get_proof_body(target), foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), body, Part("\n!"))
         opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
@@ -216,7 +216,7 @@ class DefectVerifier(Analyst):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
-        return proof, write_noisy_analysis(proof, self.dialect, rng)
+        return proof, _write_noisy_analysis(proof, self.dialect, rng)
 
 
 @ROLES.register("meta_verifier")
@@ -231,7 +231,7 @@ class MetaVerifier(Analyst):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
             raise ValueError("a meta-verifier needs an analysis to judge")
-        proof = Part("\n".join(get_proof_body(one) for one in target.targets), foreign=True)
+        proof = Part("\n".join(_get_proof_body(one) for one in target.targets), foreign=True)
         analysis = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
@@ -241,20 +241,20 @@ class MetaVerifier(Analyst):
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
         found = find_flaws(problem, proof.solution.steps, proof.solution.answer)
-        text = write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
+        text = _write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
         analysis = make_analysis_rollout(proof, text, parse_analysis(self.dialect, text, len(found.checks)), "demonstration")
         judged = analysis.parsed.get(Analysis)
         quality = analysis_quality(judged.defects, judged.score or 0.0, found.flaws)
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
         # The teacher writes down the right result of the step, whether the step has it, and the analysis' mark; then its own.
-        does = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
+        does = _flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
         sign = {True: "+", False: "-"}
         notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, judged.steps or (), strict=True)]
         marks = [their or not own for own, their in zip(does, judged.steps or (), strict=True)]
         return analysis, write_analysis(self.dialect, marks, score, notes)
 
 
-def flip_marks(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list[bool]:
+def _flip_marks(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list[bool]:
     return [right != (rng.random() < flip) for right in marks]
 
 
@@ -267,11 +267,11 @@ def make_graded_proof(task: Task, problem: Problem, rng: random.Random, score: f
     return Rollout.from_text(id, "generator", problem, text, writer.parse(text), grade)
 
 
-def write_noisy_analysis(proof: Rollout, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
+def _write_noisy_analysis(proof: Rollout, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
     """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
     found = find_flaws(proof.problem, proof.solution.steps, proof.solution.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
-    marks = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, flip)
+    marks = _flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, flip)
     return write_analysis(dialect, marks, score, found.checks)
 
 

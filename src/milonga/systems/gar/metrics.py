@@ -53,7 +53,7 @@ def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | No
         return None
     areas = []
     for half in (0, 1):
-        odds = character_log_odds(reference[1 - half :: 2], generated[1 - half :: 2])
+        odds = _character_log_odds(reference[1 - half :: 2], generated[1 - half :: 2])
         texts = [*reference[half::2], *generated[half::2]]
         labels = [1.0] * len(reference[half::2]) + [0.0] * len(generated[half::2])
         scores = [sum(odds.get(c, 0.0) for c in text) / max(1, len(text)) for text in texts]
@@ -61,7 +61,7 @@ def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | No
     return sum(areas) / 2
 
 
-def character_log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
+def _character_log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
     """Compute each character's log-odds of belonging to the first source, with add-one smoothing."""
     one, two = (Counter(c for text in texts for c in text) for texts in (first, second))
     letters = one.keys() | two.keys()

@@ -120,7 +120,7 @@ class Maporl(Recipe):
                 if train_batch.policy in train_batches
                 else train_batch
             )
-        known = {key: value for key, value in compute_debate_metrics(debates).items() if value is not None}
+        known = {key: value for key, value in _compute_debate_metrics(debates).items() if value is not None}
         train_batches[self.policies["generator"]].notes.update(known)
         return list(train_batches.values())
 
@@ -150,10 +150,10 @@ class Maporl(Recipe):
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         found = sample_debates(ctx, AGENTS, ctx.problems(self.options.measured), self.options.talk)
-        return {f"team/{key}": value for key, value in compute_debate_metrics(found).items()}
+        return {f"team/{key}": value for key, value in _compute_debate_metrics(found).items()}
 
 
-def compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
+def _compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
     """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
     answers = [[talk.solution.answer for talk in talks] for talks in debates.talks.values()]
     apart = [len(set(last)) > 1 for last in zip(*answers, strict=True)]

@@ -131,7 +131,7 @@ class Mars(Recipe):
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
         rewards = self.subtract_kl(ctx, PLANNER, talks, talks.correct)
         credit = broadcast_to_tokens(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
-        calls = [float(len(list_requests(talk))) for talk in talks]
+        calls = [float(len(_list_requests(talk))) for talk in talks]
         notes = {
             "reward": mean(talks.correct) or 0.0,
             "usable": mean(has_both_outcomes(talks.correct, talks.problem_ids)) or 0.0,
@@ -168,8 +168,8 @@ class Mars(Recipe):
         problems = ctx.problems(self.options.measured)
         rollouts = self.desk.research(ctx, problems)
         talks, notes = (rollouts.of(agent) for agent in AGENTS)  # type: ignore[misc]
-        role, calls = get_reader(ctx), [float(len(list_requests(talk))) for talk in talks]
-        other = ctx.ask(READER, Rollouts(swap_purpose(note.target) for note in notes))
+        role, calls = get_reader(ctx), [float(len(_list_requests(talk))) for talk in talks]
+        other = ctx.ask(READER, Rollouts(_swap_purpose(note.target) for note in notes))
         same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
         blank = self.desk.research(ctx, problems, blank=True).of(PLANNER)
         sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks]
@@ -189,12 +189,12 @@ def get_asker(note: Rollout) -> Rollout:
     return note.target.target
 
 
-def list_requests(talk: Rollout) -> list[Rollout]:
+def _list_requests(talk: Rollout) -> list[Rollout]:
     """Return the turns of a conversation in which the planner asked for documents."""
     return [turn for turn in list_turns(talk) if is_request(turn)]
 
 
-def swap_purpose(bin: Rollout) -> Rollout:
+def _swap_purpose(bin: Rollout) -> Rollout:
     """Return the same documents with the other purpose."""
     other = PURPOSES[1 - PURPOSES.index(bin.parsed.get(Documents).purpose)]
     return make_document_bin(bin.target, 0, bin.text.split("\n"), other)

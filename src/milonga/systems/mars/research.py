@@ -68,7 +68,7 @@ class Desk:
         for talk in asking:
             new = [line for note in read if note.target.target is talk for line in note.parsed.get(Note).lines]
             lines[talk.id] = [*(lines[talk.target.id] if talk.targets else []), *new]
-        messages = [get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
+        messages = [_get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
         return ctx.reply(PLANNER, asking, messages, speaker=READER)
 
     def write_demonstrations(self, ctx: Context, plans: int, all_parsed: int, slip: float) -> Rollouts:
@@ -88,13 +88,13 @@ class Desk:
         for talk in requests:
             wanted, documents = talk.parsed.get(Request), parse_documents(talk.problem.text)
             threads = [extract_thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
-            messages.append(get_planner(ctx).render_notes(talk.problem, threads))
+            messages.append(_get_planner(ctx).render_notes(talk.problem, threads))
             rng = ctx.rng("solution", talk.problem.id)
-            texts.append(get_planner(ctx).solver.demonstrate(ctx.task, talk.problem, rng)[1])
+            texts.append(_get_planner(ctx).solver.demonstrate(ctx.task, talk.problem, rng)[1])
         return Rollouts([*requests, *ctx.write_reply(PLANNER, requests, messages, texts), *notes])
 
 
-def get_planner(ctx: Context) -> Planner:
+def _get_planner(ctx: Context) -> Planner:
     """Return the planner's role."""
     role = ctx.role(PLANNER)
     assert isinstance(role, Planner)

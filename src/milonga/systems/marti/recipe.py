@@ -102,8 +102,8 @@ class Marti(Recipe):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         o = self.options
-        self.workflow = make_workflow(o)
-        check_options(o, self.group_size)
+        self.workflow = _make_workflow(o)
+        _check_options(o, self.group_size)
         if o.train == "generator" and len(set(self.policies.values())) == 1:
             raise ConfigError("options.train = 'generator' leaves the others as they were, but all share one model; use 'all'")
 
@@ -113,7 +113,7 @@ class Marti(Recipe):
 
     @classmethod
     def select_agents(cls, options: MartiOptions) -> Mapping[str, type[Role]]:
-        return make_workflow(options).agents
+        return _make_workflow(options).agents
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         noise = self.options.noise
@@ -171,7 +171,7 @@ class Marti(Recipe):
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""
         problems = ctx.problems(self.options.measured)
-        rollouts = make_workflow(self.options.model_copy(update={"critiques": 1})).rollout(ctx, problems, 1)
+        rollouts = _make_workflow(self.options.model_copy(update={"critiques": 1})).rollout(ctx, problems, 1)
         turns = self.workflow.score_turns(ctx, rollouts, Rules(grade_by_truth))
         outcome, voted = (
             mean(turns[-1].whole),
@@ -184,14 +184,14 @@ class Marti(Recipe):
         return {f"team/{key}": value for key, value in found.items()} | {"critic/names_answer": named}
 
 
-def make_workflow(options: MartiOptions) -> Workflow:
+def _make_workflow(options: MartiOptions) -> Workflow:
     """Build the workflow that the options name."""
     if options.workflow == "debate":
         return Debating(options.rounds)
     return Mixing() if options.workflow == "mixture" else Refining(options.critiques)
 
 
-def check_options(options: MartiOptions, rollouts: int) -> None:
+def _check_options(options: MartiOptions, rollouts: int) -> None:
     """Raise a ConfigError for options that would reward the wrong thing or give no learning signal."""
     o, debate = options, options.workflow == "debate"
     turns = o.rounds if debate else 2

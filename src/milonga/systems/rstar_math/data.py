@@ -50,7 +50,9 @@ def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, li
     pairs: list[Pair] = []
     for number, ((_, won, lost), (tree, _, _)) in enumerate(found.items()):
         name = f"{tree['problem']}/{number}"
-        pairs.append((name, rebuild_solution(ctx, tree, won, f"{name}/won"), rebuild_solution(ctx, tree, lost, f"{name}/lost")))
+        pairs.append(
+            (name, _rebuild_solution(ctx, tree, won, f"{name}/won"), _rebuild_solution(ctx, tree, lost, f"{name}/lost"))
+        )
     sides = [one for _, *both in pairs for one in both]
     rows, kept = align_pairs(ctx.write("verifier", sides, [one.text for one in sides]), pairs)
     details = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
@@ -74,12 +76,12 @@ def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -
     for tree in trees:
         for number, (text, right, qs) in enumerate(tree["solutions"]):
             *steps, end = [(q + 1) / 2 for q in qs]
-            solution = rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
+            solution = _rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
             labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
     return build_value_rows(ctx, labelled)
 
 
-def rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
+def _rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
     """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
     parsed = ctx.role("generator").parse(text, None)
     rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)

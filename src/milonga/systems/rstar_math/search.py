@@ -75,7 +75,7 @@ def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
     sampled = ctx.complete("generator", [(node.rollout, node.depth) for node in deep], each, step=True)
     for number, node in enumerate(deep):
         children = [
-            make_child(ctx, node, rollout, search.options.check) for rollout in sampled[number * each : (number + 1) * each]
+            _make_child(ctx, node, rollout, search.options.check) for rollout in sampled[number * each : (number + 1) * each]
         ]
         found = {child.step: child for child in children if child is not None}
         node.children = list(found.values())
@@ -92,7 +92,7 @@ def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
             child.end = value
 
 
-def make_child(ctx: Context, node: Node, rollout: Rollout, check: bool) -> Node | None:
+def _make_child(ctx: Context, node: Node, rollout: Rollout, check: bool) -> Node | None:
     """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
     wrong."""
     rollout = replace(rollout, targets=())
@@ -114,10 +114,10 @@ def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
     2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
     judged = {check.target.id: check.verification for check in ctx.judge("verifier", Rollouts(n.rollout for n in nodes))}
-    return [verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
+    return [_verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
 
 
-def verification_to_value(node: Node, verification: Verification | None) -> float:
+def _verification_to_value(node: Node, verification: Verification | None) -> float:
     """Convert a verification into a value from -1 to 1; 0 where there is no score."""
     if verification is None:
         return 0.0

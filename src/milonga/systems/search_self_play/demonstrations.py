@@ -38,7 +38,7 @@ def search_partner(task: Search, entity: str, relation: str, rng: random.Random,
     return right[0], passages
 
 
-def sample_relation(task: Search, relation: str, rng: random.Random, slip: float) -> str:
+def _sample_relation(task: Search, relation: str, rng: random.Random, slip: float) -> str:
     assert task.graph is not None
     return rng.choice(task.graph.relations) if rng.random() < slip else relation
 
@@ -48,7 +48,7 @@ def demonstrate_search(task: Search, problem: Problem, role: Searcher, rng: rand
     at, *path = problem.text.split()
     turns: list[tuple[str, Prompt]] = []
     for wanted in path:
-        relation = sample_relation(task, wanted, rng, slip / 2)
+        relation = _sample_relation(task, wanted, rng, slip / 2)
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
         at, passages = search_partner(task, at, relation, rng, slip / 2)
         turns.append((said, role.render_tool_result(passages)))
@@ -65,7 +65,7 @@ def demonstrate_proposal(task: Search, target: Problem, role: SearchProposer, rn
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
         at, passages = search_partner(task, at, relation, rng, slip / 2)
         turns.append((said, role.render_tool_result(passages)))
-        path.append(sample_relation(task, relation, rng, slip / 2))
+        path.append(_sample_relation(task, relation, rng, slip / 2))
     question = " ".join([at, *reversed(path)])
     return Talk(role.prompt(target), (*turns, (write_turn(QUESTION, question, role.dialect), ())))
 

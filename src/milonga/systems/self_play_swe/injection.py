@@ -29,7 +29,7 @@ class Found:
     """What the bug can be rebuilt from: the repository's index, and the texts of the artifact."""
 
 
-def get_bugs_task(ctx: Context) -> Bugs:
+def _get_bugs_task(ctx: Context) -> Bugs:
     """Return the run's task, which must be `Bugs`."""
     task = ctx.task
     assert isinstance(task, Bugs)
@@ -38,7 +38,7 @@ def get_bugs_task(ctx: Context) -> Bugs:
 
 def sample_injections(ctx: Context, prompts: Sequence[str], n: int, count: int | None = None) -> Rollouts:
     """Sample `n` artifacts for each repository of the turn, each with a randomly drawn kind of prompt."""
-    task, asked = get_bugs_task(ctx), []
+    task, asked = _get_bugs_task(ctx), []
     first = ctx.start + ctx.drawn
     for number, problem in enumerate(ctx.problems(count)):
         kind = ctx.rng("prompt", number).choice(sorted(prompts))
@@ -53,7 +53,7 @@ def judge_injections(ctx: Context, injected: Rollouts, least: Requirements, seen
     found: dict[str, Found] = {}
     firsts: dict[str, Found] = {}
     for rollout in injected:
-        one = examine_injection(ctx, rollout, least)
+        one = _examine_injection(ctx, rollout, least)
         if one.end == "valid" and one.key in firsts:
             one = Found("valid", firsts[one.key].first)
         elif one.end == "valid" and one.key in seen:
@@ -66,9 +66,9 @@ def judge_injections(ctx: Context, injected: Rollouts, least: Requirements, seen
     return found
 
 
-def examine_injection(ctx: Context, rollout: Rollout, least: Requirements) -> Found:
+def _examine_injection(ctx: Context, rollout: Rollout, least: Requirements) -> Found:
     """Check one artifact by itself, without regard to duplicates."""
-    task, repository = get_bugs_task(ctx), rollout.problem.data["bug"].repository
+    task, repository = _get_bugs_task(ctx), rollout.problem.data["bug"].repository
     injection = rollout.parsed.get(Injection)
     try:
         end, bug = check_injection(task, repository, injection, least) if rollout.parsed.is_valid else ("unreadable", None)
@@ -76,11 +76,11 @@ def examine_injection(ctx: Context, rollout: Rollout, least: Requirements) -> Fo
         return Found("unknown")
     if bug is None:
         return Found(end)
-    if ctx.split == "train" and task.repositories.find_split(get_broken_code(bug)) != "train":
+    if ctx.split == "train" and task.repositories.find_split(_get_broken_code(bug)) != "train":
         return Found("held_out")
-    problem = set_bug_order(task.make_problem(f"{rollout.id}/bug", bug, rollout.id), 1)
+    problem = _set_bug_order(task.make_problem(f"{rollout.id}/bug", bug, rollout.id), 1)
     entry = (rollout.problem.data["index"], injection.bug, injection.weaken, injection.oracle)
-    return Found("valid", rollout.id, make_bug_key(bug), problem, entry)
+    return Found("valid", rollout.id, _make_bug_key(bug), problem, entry)
 
 
 def check_injection(task: Bugs, repository: Repository, injection: Injection, least: Requirements) -> tuple[str, Bug | None]:
@@ -92,12 +92,12 @@ def check_injection(task: Bugs, repository: Repository, injection: Injection, le
     return ("valid", Bug(repository, artifact, verdict)) if verdict.failed is None else (verdict.failed, None)
 
 
-def get_broken_code(bug: Bug) -> dict[str, str]:
+def _get_broken_code(bug: Bug) -> dict[str, str]:
     """Return the repository's code files with the bug in them, path to text."""
     return {path: text for path, text in bug.state.items() if path in bug.repository.code}
 
 
-def make_bug_key(bug: Bug) -> str:
+def _make_bug_key(bug: Bug) -> str:
     """Return the identity of a bug: the repository and its edits without white space. The same edit in the same place is the
     same bug."""
     edits = [
@@ -107,7 +107,7 @@ def make_bug_key(bug: Bug) -> str:
     return repr((bug.repository.name, edits))
 
 
-def set_bug_order(problem: Problem, order: int) -> Problem:
+def _set_bug_order(problem: Problem, order: int) -> Problem:
     """Return the problem with its bug order (1 or 2) in the data."""
     return replace(problem, data={**problem.data, "order": order})
 
@@ -115,7 +115,7 @@ def set_bug_order(problem: Problem, order: int) -> Problem:
 def make_second_order_bugs(ctx: Context, attempts: Rollouts, chance: float) -> list[Problem]:
     """Make second-order bugs: for some bugs, a failed patch is the start of a new bug with the same specification. There is no
     order above 2."""
-    task, failed = get_bugs_task(ctx), dict[str, Rollout]()
+    task, failed = _get_bugs_task(ctx), dict[str, Rollout]()
     for rollout in attempts:
         patch = task.parse_patch(rollout.problem, rollout.solution.answer)
         if rollout.correct == 0 and patch and list_changed_files(rollout.problem.data["start"], patch):
@@ -125,16 +125,16 @@ def make_second_order_bugs(ctx: Context, attempts: Rollouts, chance: float) -> l
         bug: Bug = rollout.problem.data["bug"]
         patch = task.parse_patch(rollout.problem, rollout.solution.answer) or {}
         code = {path: text for path, text in patch.items() if path in bug.repository.code}
-        broken = {**get_broken_code(bug), **{path: text for path, text in code.items() if text is not None}}
+        broken = {**_get_broken_code(bug), **{path: text for path, text in code.items() if text is not None}}
         fits = bool(code) and task.repositories.find_split(broken) == "train"
         if fits and ctx.rng("second", id).random() < chance:
-            again.append(set_bug_order(task.make_problem(f"{id}+", bug, rollout.problem.source, code), 2))
+            again.append(_set_bug_order(task.make_problem(f"{id}+", bug, rollout.problem.source, code), 2))
     return again
 
 
 def draw_pool_bugs(ctx: Context, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
     """Draw bugs of earlier turns from the pool, rebuilt from their texts and checked again."""
-    task, rng = get_bugs_task(ctx), ctx.rng("pool")
+    task, rng = _get_bugs_task(ctx), ctx.rng("pool")
     problems = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
         repository = task.repositories.make_bug("train", int(index)).repository
@@ -144,13 +144,13 @@ def draw_pool_bugs(ctx: Context, pool: Sequence[Any], count: int, least: Require
             ctx.dropped["pool: the checks could not be made"] += 1
             continue
         if bug is not None:
-            problems.append(set_bug_order(task.make_problem(f"pool/{ctx.turn}/{number}", bug), 1))
+            problems.append(_set_bug_order(task.make_problem(f"pool/{ctx.turn}/{number}", bug), 1))
     return problems
 
 
 def measure_overfitting(ctx: Context, count: int) -> float | None:
     """Return the share of repairs that pass all tests but differ from the original program on untested inputs."""
-    task = get_bugs_task(ctx)
+    task = _get_bugs_task(ctx)
     solved = ctx.ask("generator", ctx.problems(count)).select(lambda t: t.correct == 1)
     holds = [task.matches_on_all_inputs(rollout.problem, rollout.solution.answer) for rollout in solved]
     return mean([float(not held) for held in holds if held is not None])

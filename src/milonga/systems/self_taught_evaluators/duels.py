@@ -47,7 +47,7 @@ def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, neg
         found = {other.id: text for other, text in write_solutions(ctx, list(others.values()), answers)}
         texts = {id: found[other.id] for id, other in others.items() if other.id in found}
     return [
-        Built(grade_as_solution(ctx, problem, text, "good"), grade_as_solution(ctx, problem, texts[problem.id], "bad"))
+        Built(_grade_as_solution(ctx, problem, text, "good"), _grade_as_solution(ctx, problem, texts[problem.id], "bad"))
         for problem, text in good
         if problem.id in texts
     ]
@@ -66,7 +66,7 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
     return out
 
 
-def grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
+def _grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
     """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
     parsed = ctx.role("generator").parse(text, None)
     grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)

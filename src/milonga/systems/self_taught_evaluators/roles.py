@@ -118,22 +118,22 @@ class PairJudge(Role):
         better: Place = "A" if rng.random() < self.first else "B"
         solver = StepSolver(self.dialect)
         right, wrong = (
-            grade_demonstration(good, task, problem, solver, "good"),
-            grade_demonstration(bad, task, problem, solver, "bad"),
+            _grade_demonstration(good, task, problem, solver, "good"),
+            _grade_demonstration(bad, task, problem, solver, "bad"),
         )
         target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
         verdict = turned if rng.random() < self.noise else better
-        return target, self.write([check_steps(task, solution) for solution in target.targets], verdict)
+        return target, self.write([_check_steps(task, solution) for solution in target.targets], verdict)
 
 
-def grade_demonstration(demonstration: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
+def _grade_demonstration(demonstration: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
     """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
     solution = demonstration_to_rollout(demonstration, problem, solver, f"{name}/{problem.id}")
     return replace(solution, grade=task.grade(problem, demonstration.answer, demonstration.steps))
 
 
-def check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:
+def _check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:
     """Return (redone step, truth) for each step of a graded solution."""
     assert solution.grade is not None and solution.grade.steps is not None
     return list(zip(task.redo_steps(solution.problem, solution.solution.steps), solution.grade.steps, strict=True))

@@ -56,7 +56,7 @@ def make_known_problem(talk: Rollout) -> Problem:
     return replace(talk.problem, text=render_known_text(talk.problem, asked))
 
 
-def get_inquirer(ctx: Context) -> Inquirer:
+def _get_inquirer(ctx: Context) -> Inquirer:
     """Return the generator's role, which must be an `Inquirer`."""
     role = ctx.role("generator")
     assert isinstance(role, Inquirer)
@@ -65,7 +65,7 @@ def get_inquirer(ctx: Context) -> Inquirer:
 
 def render_answers(ctx: Context, talks: Rollouts) -> list[Prompt]:
     """Render the rule-based user's next message: the problem with the parts that were asked for so far."""
-    role = get_inquirer(ctx)
+    role = _get_inquirer(ctx)
     out = []
     for talk in talks:
         asked = [part for part in list_asked_parts(talk) if part is not None]
@@ -73,7 +73,7 @@ def render_answers(ctx: Context, talks: Rollouts) -> list[Prompt]:
     return out
 
 
-def sample_next_turn(ctx: Context, talks: Rollouts, n: int = 1, tag: str = "live") -> Rollouts:
+def _sample_next_turn(ctx: Context, talks: Rollouts, n: int = 1, tag: str = "live") -> Rollouts:
     """Sample `n` next turns of each conversation, after the user's message."""
     return ctx.reply("generator", talks, render_answers(ctx, talks), n, tag=tag, speaker="user")
 
@@ -82,8 +82,8 @@ def sample_dialogues(ctx: Context, problems: Sequence[Problem], n: int, tag: str
     """Sample `n` complete dialogues about each problem: the questions, and then the solution."""
     with ctx.cache_conversations():
         talks = ctx.ask("generator", problems, n, tag=tag)
-        for _ in range(get_inquirer(ctx).questions):
-            talks = sample_next_turn(ctx, talks, tag=tag)
+        for _ in range(_get_inquirer(ctx).questions):
+            talks = _sample_next_turn(ctx, talks, tag=tag)
     return talks
 
 
@@ -91,23 +91,23 @@ def sample_candidates(ctx: Context, problems: Sequence[Problem], n: int, tag: st
     """Sample `n` candidate turns at each turn of one dialogue about each problem."""
     with ctx.cache_conversations():
         out = list(ctx.ask("generator", problems, n, tag=tag))
-        talks, questions = ctx.ask("generator", problems, tag=tag), get_inquirer(ctx).questions
+        talks, questions = ctx.ask("generator", problems, tag=tag), _get_inquirer(ctx).questions
         for turn in range(1, questions + 1):
-            out += sample_next_turn(ctx, talks, n, tag)
-            talks = sample_next_turn(ctx, talks, tag=tag) if turn < questions else talks
+            out += _sample_next_turn(ctx, talks, n, tag)
+            talks = _sample_next_turn(ctx, talks, tag=tag) if turn < questions else talks
     return Rollouts(out)
 
 
 def write_all_questions(ctx: Context, problems: Sequence[Problem]) -> Rollouts:
     """Write every possible first question about each problem as a rollout."""
-    role, every = get_inquirer(ctx), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
+    role, every = _get_inquirer(ctx), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
     return ctx.write("generator", [problem for problem, _ in every], [role.write_question(part) for _, part in every])
 
 
 def demonstrate_dialogues(ctx: Context, problems: Sequence[Problem]) -> Rollouts:
     """Write a noisy teacher's demonstrations for every turn, after what the agent itself said before: random questions, and
     then a solution."""
-    role, task = get_inquirer(ctx), ctx.task
+    role, task = _get_inquirer(ctx), ctx.task
     out = list(demonstrate_problems(ctx, "generator", problems))
     talks = ctx.ask("generator", problems)
     for turn in range(1, role.questions + 1):
@@ -118,7 +118,7 @@ def demonstrate_dialogues(ctx: Context, problems: Sequence[Problem]) -> Rollouts
             texts.append(teacher.demonstrate(task, talk.problem, rng)[1])
         out += ctx.write_reply("generator", talks, render_answers(ctx, talks), texts)
         if turn < role.questions:
-            talks = sample_next_turn(ctx, talks)
+            talks = _sample_next_turn(ctx, talks)
     return Rollouts(out)
 
 
@@ -127,21 +127,21 @@ def pair_by_outcome(talks: Rollouts, any_gap: bool = False) -> list[Pair]:
     be right."""
     out: list[Pair] = []
     for problem in dict.fromkeys(talks.problem_ids):
-        mine = [(score_dialogue(talk, any_gap), talk) for talk in talks if talk.problem.id == problem]
+        mine = [(_score_dialogue(talk, any_gap), talk) for talk in talks if talk.problem.id == problem]
         best, winner = max(mine, key=lambda one: one[0])
         if any_gap or winner.correct == 1.0:
             out += [("ended better", winner, talk) for reward, talk in mine if reward < best]
     return out
 
 
-def score_dialogue(talk: Rollout, graded: bool) -> float:
+def _score_dialogue(talk: Rollout, graded: bool) -> float:
     """Return 1 for a right answer, else 0. With `graded`, the share of right steps and the format are added."""
     right = talk.grade.steps if talk.grade is not None else None
     more = (sum(right) / len(right) if right else 0.0) + talk.parsed.format
     return float(talk.correct == 1.0) + (more if graded else 0.0)
 
 
-def is_guessed(talk: Rollout) -> bool:
+def _is_guessed(talk: Rollout) -> bool:
     """Return whether the answer is right although a part was still hidden: it must have been guessed."""
     return talk.correct == 1.0 and HIDDEN in make_known_problem(talk).text
 
@@ -152,6 +152,6 @@ def compute_turn_metrics(talks: Sequence[Rollout], name: str) -> dict[str, float
     questions, solutions = [t for t in talks if t.grade is None], [t for t in talks if t.grade is not None]
     found = {
         "useful": mean([flag_useful_questions(t)[-1] for t in questions]),
-        "guessed": mean([is_guessed(t) for t in solutions]),
+        "guessed": mean([_is_guessed(t) for t in solutions]),
     }
     return {f"{what}_{name}": value for what, value in found.items()}

@@ -52,13 +52,13 @@ class KeptSlots:
         for name in reversed(hash_pages(context[:-1], owner, LEAST)):
             if slots := self.names.get(name):
                 # Rows of a group have their first pieces in common, and part within one.
-                alike = {slot: count_common_ids(self.rows[slot][0], context[:-1]) for slot in sorted(slots)}
+                alike = {slot: _count_common_ids(self.rows[slot][0], context[:-1]) for slot in sorted(slots)}
                 best = max(alike, key=alike.__getitem__)
                 return best, alike[best]
         return None
 
 
-def count_common_ids(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+def _count_common_ids(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
     """Count the ids of the common prefix of two rows."""
     count = min(len(left), len(right))
     apart = np.flatnonzero(left[:count] != right[:count])
