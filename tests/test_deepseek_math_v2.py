@@ -32,7 +32,7 @@ from milonga.systems.deepseek_math_v2.credit import (
     verifier_reward,
 )
 from milonga.systems.deepseek_math_v2.derivations import GAP, MISTAKE, find_flaws, write_derivation
-from milonga.systems.deepseek_math_v2.metrics import Finding, defect_metrics
+from milonga.systems.deepseek_math_v2.labels import Finding, defect_metrics
 from milonga.systems.deepseek_math_v2.roles import (
     CLOSING,
     OPENING,

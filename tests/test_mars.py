@@ -16,9 +16,8 @@ from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.resolve import resolve
 from milonga.systems.mars.credit import balance_groups, standard_scores, trajectory_weights
-from milonga.systems.mars.packing import pack_first_fit
 from milonga.systems.mars.recipe import AGENTS, FORMAT, get_asker
-from milonga.systems.mars.research import Desk, is_request, map_turns_to_ends
+from milonga.systems.mars.research import Desk, is_request, map_turns_to_ends, pack_first_fit
 from milonga.systems.mars.roles import Planner, Reader, Request, make_document_bin
 from milonga.tasks import make_task
 from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from milonga.context import Context
 from milonga.patterns.conversation import filter_comparable, list_turns
 from milonga.patterns.imitation import sample_demonstrations
-from milonga.systems.mars.packing import pack_first_fit
 from milonga.systems.mars.roles import LETTERS, Note, Planner, Reader, Request, make_document_bin
 from milonga.tasks.haystack import extract_thread, parse_documents
 from milonga.types import Problem, Rollout, Rollouts
@@ -116,3 +115,23 @@ def is_request(talk: Rollout) -> bool:
 def map_turns_to_ends(talks: Rollouts) -> dict[str, Rollout]:
     """Map the id of the conversation after each of its turns to the finished conversation."""
     return {turn.id: talk for talk in talks for turn in list_turns(talk)}
+
+
+def pack_first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Pack texts into bins by first fit decreasing: the longest first, each into the first bin with room, else a new one.
+
+    Returns the indices of the texts in each bin, in their order; bins are in the order of their first texts. Texts longer than
+    a bin must have been cut before.
+    """
+    if max(lengths, default=0) > room:
+        raise ValueError(f"a text of {max(lengths)} does not fit into a bin of {room}")
+    bins: list[list[int]] = []
+    left: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        place = next((at for at, free in enumerate(left) if free >= lengths[number]), len(bins))
+        if place == len(bins):
+            bins.append([])
+            left.append(room)
+        bins[place].append(number)
+        left[place] -= lengths[number]
+    return sorted(sorted(one) for one in bins)
