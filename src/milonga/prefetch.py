@@ -1,4 +1,4 @@
-"""Asynchronous rollouts: later turns are sampled in a thread while earlier ones are learned.
+"""Asynchronous rollouts: later turns are sampled in a thread while earlier ones are learned, off-policy by k turns.
 
 Invariants: which weights sample a turn follows from its place in the schedule alone, never from timing, so that a run can be
 repeated and resumed. Between two barriers (see `Loop.list_prefetchable_turns`), with staleness k, turn n has the weights

@@ -26,7 +26,7 @@ def group_rows(groups: Sequence[Hashable]) -> list[list[int]]:
 
 
 def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
-    """Return the advantages of scalar rewards within groups. rewards: shape (rows,); the result has the same shape.
+    """Return group-normalised advantages (GRPO) of scalar rewards. rewards: shape [rollouts]; the result has the same shape.
 
     zscore: (r - mean) / (std + 1e-6), std unbiased; zscore_population: std of the group itself. centre: r - mean.
     leave_one_out: r - mean of the others.

@@ -10,7 +10,7 @@ from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_frame, find_tags
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
-TAGGED_TASK = """\
+CODER_PROMPT = """\
 Write the program that is asked for below. Think inside <think> and </think>, and put every step of the plan into its own \
 <step> and </step>. After that give only the program inside <answer> and </answer>.
 
@@ -28,7 +28,7 @@ class Coder(StepSolver):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return super().prompt(problem, target)
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        return (Part(CODER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         return super().parse(text, target) if self.dialect == "terse" else _parse_program(text)

@@ -10,7 +10,7 @@ from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 HARDER, EASIER = "^", "_"
 """The first character of an old question as it is put to a proposer: what the new one should be."""
-TAGGED_TASK = """\
+PROPOSER_PROMPT = """\
 Below is an old question. Write a new one of the same form that is {how}, inside <question> and </question>. Then solve it: \
 work inside <think> and </think>, every step in its own <step> and </step>, and the result inside <answer>\\boxed{{ }}</answer>.
 
@@ -57,7 +57,7 @@ class Proposer(Role):
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
         how = "easier" if problem.text.startswith(EASIER) else "harder"
         old = problem.text.removeprefix(EASIER).removeprefix(HARDER)
-        return (Part(TAGGED_TASK.format(how=how)), Part(old, foreign=True), Part("\n\n"))
+        return (Part(PROPOSER_PROMPT.format(how=how)), Part(old, foreign=True), Part("\n\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         head, seam, work = text.partition("\n" if self.dialect == "terse" else "</question>")

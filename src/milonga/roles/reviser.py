@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from milonga.roles.base import ROLES
-from milonga.roles.solver import TAGGED_TASK, StepSolver
+from milonga.roles.solver import SOLVER_PROMPT, StepSolver
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
@@ -39,7 +39,7 @@ class Reviser(StepSolver):
             read = [part for text in target.targets for part in (Part(text.text, foreign=True), Part("\n"))]
             return (*super().prompt(problem), *read, *super().prompt(problem))
         read = [part for text in target.targets for part in _render_tagged(text)]
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
+        return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 
 def _render_tagged(text: Rollout) -> Prompt:

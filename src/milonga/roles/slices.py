@@ -21,7 +21,7 @@ from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solutio
 Context = Literal["slice", "prefix"]
 FLIP = 0.1
 """How often the teacher of demonstrations is wrong about a step."""
-TAGGED_TASK = """\
+SLICE_PROMPT = """\
 You are given a problem and a slice of the work on it. Judge only the slice: is every step of it right, given what came \
 before it?
 Think briefly inside <analysis> and </analysis>, then write only YES or NO inside <verdict> and </verdict>.
@@ -89,7 +89,7 @@ class SliceJudge(Role):
         own = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
-        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True))
+        question = (Part(SLICE_PROMPT), Part(problem.text, foreign=True))
         earlier = (Part("\n\nBefore the slice:\n<before>\n"), shown, Part("</before>")) if self.context == "prefix" else ()
         return (*question, *earlier, Part("\n\nSlice:\n<slice>\n"), own, Part("\n</slice>\n\nJudgement:\n"))
 

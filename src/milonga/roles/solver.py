@@ -11,7 +11,7 @@ from milonga.roles.tags import find_boxed, find_frame, find_tags
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
 
-TAGGED_TASK = """\
+SOLVER_PROMPT = """\
 Solve the problem below. Work inside <think> and </think>, and put every logical step of the work into its own \
 <step> and </step>. After the work, give only the result inside <answer>\\boxed{ }</answer>.
 
@@ -45,7 +45,7 @@ class StepSolver(Role):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         return parse_terse(text) if self.dialect == "terse" else parse_tagged(text)

@@ -13,7 +13,7 @@ from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
-TAGGED_TASK = """\
+VERIFIER_PROMPT = """\
 You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
 Inside <step_verification> and </step_verification> write exactly {count} checks, each inside <step> and </step>, each \
 ending in \\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. Then judge whether the final answer is right, inside \
@@ -67,7 +67,7 @@ class StepVerifier(Role):
                 Part(target.text, foreign=True),
                 Part("\n!"),
             )
-        return render_tagged_prompt(TAGGED_TASK, problem, target, "Verification:")
+        return render_tagged_prompt(VERIFIER_PROMPT, problem, target, "Verification:")
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:

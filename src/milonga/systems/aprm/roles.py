@@ -13,7 +13,7 @@ from milonga.roles.tags import find_tags
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
-TAGGED_TASK = """\
+CORRUPTOR_PROMPT = """\
 You are given a problem, the work on it so far, and its next step, which is right. Rewrite this one step so that it is wrong \
 but looks right to someone who checks the work. Keep its form. Write only the rewritten step, inside <step> and </step>.
 
@@ -48,7 +48,7 @@ class Corruptor(Role):
         own = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"), work, Part("/"), own, Part("\n!"))
-        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), work)
+        question = (Part(CORRUPTOR_PROMPT), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), work)
         return (*question, Part("</work>\n\nNext step:\n"), own, Part("\n\nRewritten step:\n"))
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:

@@ -14,7 +14,7 @@ from milonga.tasks.code import restore_row
 from milonga.tasks.code_words import draw_arguments, render_arguments, render_value
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-TAGGED_TASK = """\
+TESTER_PROMPT = """\
 Write one unit test for the function that is asked for below: a call that would show a wrong program to be wrong, and its \
 right result. Work it out inside <think> and </think>. Then give the arguments, separated by commas, inside <input> and \
 </input>, and the result inside <output> and </output>, both as Python literals.
@@ -58,7 +58,7 @@ class Tester(Role):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nTest:\n"))
+        return (Part(TESTER_PROMPT), Part(problem.text, foreign=True), Part("\n\nTest:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         nothing = UnitTest(None, None)

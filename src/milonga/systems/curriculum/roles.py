@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from milonga.roles.base import ROLES, Role
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-TAGGED_TASK = """\
+PROPOSER_PROMPT = """\
 A solver is learning. Below are levels of difficulty, each with how many tenths of its problems the solver got right lately \
 (? where none is known). Name the one level whose problems it can learn most from now: sometimes solved, sometimes not. Answer \
 with its number inside <level> and </level> and nothing else.
@@ -43,7 +43,7 @@ class Chooser(Role):
         """`problem` is what `state_of` made of the rates."""
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\n"))
+        return (Part(PROPOSER_PROMPT), Part(problem.text, foreign=True), Part("\n\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)

@@ -17,7 +17,7 @@ MOST = 5
 """Points of a solution in which nothing is wrong."""
 ENOUGH = 4.0
 """Points from which on a solution counts as right."""
-TAGGED_TASK = f"""\
+GRADER_PROMPT = f"""\
 Grade the solution below with 0 to {MOST} points. Give points one by one: for being about the problem at all, for covering \
 a good part of it, for a result that can be used, for being complete, and for being right in every detail. First write one \
 remark on each of its {{count}} steps, inside <step> and </step>, each ending in \\boxed{{{{CORRECT}}}} or \
@@ -53,7 +53,7 @@ class Grader(Role):
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
             return self.verifier.prompt(problem, target)
-        return render_tagged_prompt(TAGGED_TASK, problem, target, "Grading:")
+        return render_tagged_prompt(GRADER_PROMPT, problem, target, "Grading:")
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:

@@ -19,7 +19,7 @@ from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 Place = Literal["A", "B"]
 Verdict = Literal["A", "B", "tie"]
-TAGGED_TASK = """\
+JUDGE_PROMPT = """\
 You are given a problem and two solutions, A and B. Decide which of them solves the problem better. First name the errors of \
 each. Then choose one to five criteria that matter for this problem, and compare the solutions by them. Let neither their \
 order nor their length nor their names count. End with your verdict alone in brackets: [A] or [B], or [C] for a tie.
@@ -88,7 +88,7 @@ class PairJudge(Role):
         if self.dialect == "terse":
             return (Part("?"), asked, Part("\n"), first, Part("\n?"), second, Part("\n!"))
         middle = (Part("\n\nSolution A:\n<solution>\n"), first, Part("\n</solution>\n\nSolution B:\n<solution>\n"), second)
-        return (Part(TAGGED_TASK), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
+        return (Part(JUDGE_PROMPT), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)

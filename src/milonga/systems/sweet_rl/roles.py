@@ -16,7 +16,7 @@ from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 HIDDEN = "?"
 """Placeholder of a hidden part."""
-TAGGED_TASK = f"""\
+INQUIRER_PROMPT = f"""\
 Parts of the problem below are kept back: each of them is shown as {HIDDEN}. You may ask for one part of the problem at a \
 time, hidden or not, by its number counted from the left, inside <ask> and </ask>; you will be shown the problem with that \
 part. Ask now and write nothing else.
@@ -63,7 +63,7 @@ class Inquirer(Role):
         """Render the first turn; `problem` is the text with its parts hidden."""
         if self.dialect == "terse":
             return self.solver.prompt(problem)
-        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n"))
+        return (Part(INQUIRER_PROMPT), Part(problem.text, foreign=True), Part("\n"))
 
     def render_known_problem(self, known: str, turn: int) -> Prompt:
         """Render the prompt of a later turn: the problem text as known by then."""
