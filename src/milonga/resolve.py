@@ -71,9 +71,9 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     if config.engine == "ray":
         _require_ray()
     options = _parse_options(recipe_class, config)
-    sitting = recipe_class.select_agents(options)
-    agents = _bind_policies(recipe_class, sitting, config)
-    config = _fill_defaults(config, recipe_class, sitting, agents)
+    acting = recipe_class.select_agents(options)
+    agents = _bind_policies(recipe_class, acting, config)
+    config = _fill_defaults(config, recipe_class, acting, agents)
     _check_endpoints(config, recipe_class, agents, learns)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
@@ -83,7 +83,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
     objectives = {agent: _make_agent_objective(agent, policies[policy], recipe_class) for agent, policy in agents.items()}
-    for agent, role in sitting.items():
+    for agent, role in acting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = _set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
@@ -192,14 +192,14 @@ def _parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
         raise explain(error, recipe.Options, "options") from None
 
 
-def _bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
+def _bind_policies(recipe: type[Recipe], acting: Iterable[str], config: Config) -> dict[str, str]:
     """Map each agent to its policy: derived from the binding, never repeated in the config."""
     binding = recipe.bindings.get(config.binding, Refused("it was never meant to"))
     if isinstance(binding, Refused):
         allowed = ", ".join(name for name, permission in recipe.bindings.items() if permission == ALLOWED)
         reason = f"does not run with binding '{config.binding}': {binding.reason}"
         raise ConfigError(f"recipe '{recipe.name}' {reason}; use {allowed}")
-    names = {agent: recipe.lead if config.binding == "shared" else agent for agent in sitting}
+    names = {agent: recipe.lead if config.binding == "shared" else agent for agent in acting}
     for name in (*config.policies, *config.placement.policies):
         if name not in names.values():
             raise ConfigError(f"unknown policy '{name}': {suggest_name(name, set(names.values()))}")
@@ -207,7 +207,7 @@ def _bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config)
 
 
 def _fill_defaults(
-    config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], agents: Mapping[str, str]
+    config: Config, recipe: type[Recipe], acting: Mapping[str, type[Role]], agents: Mapping[str, str]
 ) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
@@ -216,7 +216,7 @@ def _fill_defaults(
         models = {p.model for p in policies.values()}
         if len(models) > 1:
             raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
-    kinds = {agents[agent]: "scalar" if role.kind == "scalar" else "generative" for agent, role in sitting.items()}
+    kinds = {agents[agent]: "scalar" if role.kind == "scalar" else "generative" for agent, role in acting.items()}
     for name, section in policies.items():
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the agent: it is '{kinds[name]}' in '{recipe.name}'")
