@@ -40,7 +40,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[float]]:
     # The engine holds the weights and their optimizer (AdamW): it samples, scores and learns.
     engine = LocalEngine({POLICY: PolicySection(model=args.model, lr=args.lr)})
     # The clipped loss of PPO, averaged over the tokens of each rollout and then over the rollouts.
-    loss = make_objective("grpo")
+    loss = make_objective("grpo").loss
 
     accuracies = []
     for turn in range(1, args.turns + 1):
@@ -83,7 +83,7 @@ def sample_solutions(
         make_rollout(f"{turn}/{problem.id}/{n}", problem, prompt, completion, solver, version)
         for (problem, n), prompt, completion in zip(group, prompts, completions, strict=True)
     )
-    answers = [(s.problem, s.parsed.value.answer, s.parsed.value.steps) for s in solutions]
+    answers = [(s.problem, s.solution.answer, s.solution.steps) for s in solutions]
     for solution, grade in zip(solutions, task.grade_all(answers), strict=True):
         solution.grade = grade
     return solutions

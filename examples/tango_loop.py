@@ -45,7 +45,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[dict[str, Any]]]:
     roles: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": StepVerifier(dialect)}
     # Two sets of weights, each with its own optimizer; both start from the same model.
     engine = LocalEngine({agent: PolicySection(model=args.model, lr=args.lr) for agent in roles})
-    loss, balance, rows = make_objective("grpo"), ClassBalance(), []
+    loss, balance, rows = make_objective("grpo").loss, ClassBalance(), []
 
     for turn in range(1, args.turns + 1):
         # 1. Who learns: at first the verifier alone, so that its verdicts are worth something; then, again and again, three
@@ -57,7 +57,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[dict[str, Any]]]:
         problems = task.draw_problems("train", (turn - 1) * args.problems, args.problems)
         seed = (args.seed, turn)
         solutions = sample(engine, "generator", roles, problems, size["generator"], task.max_tokens, seed)
-        answers = [(s.problem, s.parsed.value.answer, s.parsed.value.steps) for s in solutions]
+        answers = [(s.problem, s.solution.answer, s.solution.steps) for s in solutions]
         for solution, grade in zip(solutions, task.grade_all(answers), strict=True):
             solution.grade = grade
         checks = sample(engine, "verifier", roles, solutions, size["verifier"], 2 * task.max_tokens, seed)
@@ -70,7 +70,7 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[dict[str, Any]]]:
         engine.learn(TrainBatch(learner, loss, batch, advantages=advantages))
         engine.publish(learner)
 
-        agrees = [check.parsed.value.final == check.target.correct for check in checks]
+        agrees = [check.verification.final == check.target.correct for check in checks]
         rows.append({"learner": learner, "accuracy": np.nanmean(solutions.correct), "agreement": np.mean(agrees)})
         print("turn {:3}  {learner:9}  accuracy {accuracy:.3f}  agreement {agreement:.3f}".format(turn, **rows[-1]), flush=True)
     return engine, rows
@@ -84,7 +84,7 @@ def credit_generator(solutions: Rollouts, checks: Rollouts, alpha: float) -> lis
     # Steps: +1 for each that the verifier calls right, -1 for each that it calls wrong. A verification that does not match
     # the steps of its solution says nothing.
     process = [np.zeros(len(solution.ids)) for solution in solutions]
-    verdicts = [check.parsed.value.steps or () for check in checks]
+    verdicts = [check.verification.steps or () for check in checks]
     for problem in dict.fromkeys(solutions.problem_ids):
         rows = [n for n, s in enumerate(solutions) if s.problem.id == problem and 0 < len(verdicts[n]) == len(s.steps)]
         signs = [1.0 if right else -1.0 for n in rows for right in verdicts[n]]
@@ -101,7 +101,7 @@ def credit_verifier(checks: Rollouts, balance: ClassBalance) -> list[Floats]:
     """Return the token advantages of verifications: 1 for a final verdict that agrees with the grade, and a part for the form,
     normalised within the verifications of one solution."""
     labels = np.array([check.target.correct for check in checks])
-    said = [check.parsed.value.final for check in checks]
+    said = [check.verification.final for check in checks]
     rewards = [
         0.0 if verdict is None else float(verdict == label) + FORMAT * check.parsed.format
         for verdict, label, check in zip(said, labels, checks, strict=True)

@@ -48,7 +48,7 @@ WORDS = {
     "tensor links": "links within an engine",
     "products": "products",
     "learner links": "links between learners",
-    "reading and grading": "the driver",
+    "parsing and grading": "the driver",
 }
 
 

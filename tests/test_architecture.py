@@ -86,7 +86,7 @@ def test_what_is_shared_has_two_systems_or_serves_all(module: str) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_system_imports_no_other_but_its_parent(folder: str) -> None:
-    parents = {find_folder(RECIPES_BY_NAME[entry.parent]) for entry in SYSTEMS if find_folder(entry) == folder and entry.parent}
+    parents = {find_folder(SYSTEMS_BY_NAME[entry.parent]) for entry in SYSTEMS if find_folder(entry) == folder and entry.parent}
     for module, imported in IMPORTS.items():
         if module.startswith(f"milonga.systems.{folder}."):
             others = {name.split(".")[2] for name in imported if name.startswith("milonga.systems.")} & {*FOLDERS}
@@ -97,7 +97,7 @@ def find_folder(entry: System) -> str:
     return entry.recipe.partition(".")[0]
 
 
-RECIPES_BY_NAME = {entry.name: entry for entry in SYSTEMS}
+SYSTEMS_BY_NAME = {entry.name: entry for entry in SYSTEMS}
 
 
 def count_lines(folder: str) -> int:
@@ -115,7 +115,7 @@ def test_no_system_is_called_large_that_is_not() -> None:
 
 def test_every_folder_is_in_the_catalogue_and_names_are_used_once() -> None:
     assert {find_folder(entry) for entry in SYSTEMS} == {*FOLDERS}
-    assert len(RECIPES_BY_NAME) == len(SYSTEMS)
+    assert len(SYSTEMS_BY_NAME) == len(SYSTEMS)
     assert {path.parent.name for path in HOME.glob("*/*")} - {"__pycache__"} == {*FOLDERS}, "a folder has no __init__.py"
 
 

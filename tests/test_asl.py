@@ -16,7 +16,6 @@ import milonga
 from cases import TINY
 from helpers import PROPERTY
 from milonga.credit.self_learning import (
-    parse_strict_verdict,
     parse_substring_verdict,
     proposal_reward,
     select_balanced_pairs,
@@ -42,27 +41,25 @@ dialects = st.sampled_from(DIALECTS)
 
 
 @pytest.mark.parametrize(
-    ("text", "strict", "substring"),
+    ("text", "substring"),
     [
-        ("correct", True, True),
-        (" wrong\n", False, False),
-        ("incorrect", None, True),  # the opposite of what it says
-        ("correct/wrong", None, True),
-        ("wrong, not correct", None, True),
-        ("", None, None),
-        ("unsure", None, None),
+        ("correct", True),
+        (" wrong\n", False),
+        ("incorrect", True),  # the opposite of what it says
+        ("correct/wrong", True),
+        ("wrong, not correct", True),
+        ("", None),
+        ("unsure", None),
     ],
 )
-def test_one_grammar_reads_exactly_one_of_two_words(text: str, strict: bool | None, substring: bool | None) -> None:
-    assert parse_strict_verdict(text, WORDS) is strict
+def test_a_substring_is_taken_for_a_verdict(text: str, substring: bool | None) -> None:
     assert parse_substring_verdict(text, WORDS) is substring
 
 
-def test_one_string_wins_everywhere_where_substrings_count_and_nowhere_where_they_do_not() -> None:
+def test_one_string_wins_everywhere_where_substrings_count() -> None:
     """The negative control: the string agrees with both labels, and is taken for a right solution besides."""
     for label in (True, False):
         assert substring_agrees("correct/wrong", label, WORDS)
-        assert parse_strict_verdict("correct/wrong", WORDS) is not label
     assert parse_substring_verdict("correct/wrong", WORDS) is True
     # The alarm: a judge that says so about everything pays 1, whatever is right.
     right = [True, False, False, False]

@@ -13,7 +13,6 @@ from milonga.credit import (
     has_both_outcomes,
     kl_penalties,
     normalise,
-    normalise_each,
     outcome_advantages,
     overlong_penalty,
 )
@@ -71,7 +70,7 @@ def test_rewards_and_groups_must_match() -> None:
 def test_two_rewards_are_told_apart_only_if_each_is_normalised() -> None:
     a, b = np.array([0.0, 0, 1, 1]), np.array([0.0, 1, 0, 1])
     assert normalise(a + b, "gggg").tolist() == pytest.approx([-1.22, 0, 0, 1.22], abs=0.006)
-    assert normalise_each([a, b], "gggg").tolist() == pytest.approx([-1.73, 0, 0, 1.73], abs=0.006)
+    assert (normalise(a, "gggg") + normalise(b, "gggg")).tolist() == pytest.approx([-1.73, 0, 0, 1.73], abs=0.006)
 
 
 def test_mixed_asks_for_correctness_and_not_for_the_shaped_reward() -> None:

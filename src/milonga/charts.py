@@ -2,8 +2,8 @@
 
 Invariants: the same numbers give the same bytes; any text gives well-formed XML; a value that is None, not finite, or not
 positive on a logarithmic axis is a gap, never a zero. Colours come from `STYLE`, which follows the reader's light or dark
-scheme: a page holds it once, and `standalone` puts it into a chart that is to be a file of its own. Nothing in a chart needs a
-script; the value of a point is its tooltip.
+scheme: a page holds it once, and `make_standalone` puts it into a chart that is to be a file of its own. Nothing in a chart
+needs a script; the value of a point is its tooltip.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class RunContext:
     """Problems in a turn."""
 
     def get_max_tokens(self, agent: str) -> int:
-        """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `room`."""
+        """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `length_factor`."""
         return self.roles[agent].length_factor() * (self.sampling.max_tokens or self.task.max_tokens)
 
 

@@ -1,6 +1,6 @@
 """The training loop around a recipe: schedule, turns, evaluation, metrics, checkpoints, resume.
 
-One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.learn -> engine.publish -> the run folder.
+One turn: task.draw_problems -> recipe.rollout -> recipe.credit -> engine.learn -> engine.publish -> the run folder.
 With `staleness`, rollouts of later turns are sampled meanwhile; which weights sample them does not depend on timing.
 """
 

@@ -50,7 +50,6 @@ class Recipe(ABC):
     """Subclass, set the class attributes, and write `schedule`, `rollout` and `credit`."""
 
     name: ClassVar[str]
-    paradigm: ClassVar[str]
     granularity: ClassVar[str]
     """How fine its rewards are: sequence, step or token."""
     truth: ClassVar[str]

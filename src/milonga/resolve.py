@@ -98,7 +98,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
 def _check_task(recipe: Recipe, task: Task, name: str) -> None:
     """Refuse a task that does not offer what the recipe needs, or that needs what the recipe does not offer."""
     if recipe.tasks and task.name not in recipe.tasks:
-        raise ConfigError(f"recipe '{name}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
+        raise ConfigError(f"recipe '{name}' works only with the tasks {', '.join(recipe.tasks)}, not with '{task.name}'")
     missing = recipe.needs - task.offers
     for capability in CAPABILITIES:
         if capability in missing:
@@ -194,7 +194,7 @@ def _parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
 
 def _bind_policies(recipe: type[Recipe], acting: Iterable[str], config: Config) -> dict[str, str]:
     """Map each agent to its policy: derived from the binding, never repeated in the config."""
-    binding = recipe.bindings.get(config.binding, Refused("it was never meant to"))
+    binding = recipe.bindings.get(config.binding, Refused("the recipe does not declare this binding"))
     if isinstance(binding, Refused):
         allowed = ", ".join(name for name, permission in recipe.bindings.items() if permission == ALLOWED)
         reason = f"does not run with binding '{config.binding}': {binding.reason}"
@@ -206,9 +206,7 @@ def _bind_policies(recipe: type[Recipe], acting: Iterable[str], config: Config) 
     return names
 
 
-def _fill_defaults(
-    config: Config, recipe: type[Recipe], acting: Mapping[str, type[Role]], agents: Mapping[str, str]
-) -> Config:
+def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, type[Role]], agents: Mapping[str, str]) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
     if config.binding == "lora":

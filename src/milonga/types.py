@@ -46,7 +46,7 @@ class Grade:
 
     correct: bool | None
     steps: tuple[bool, ...] | None = None
-    """Exact label of each step given the steps before it. For measuring; a reward only in the recipe `oracle`."""
+    """Exact label of each step given the steps before it. For measuring, and for recipes with `needs = {STEPS}`."""
 
     @property
     def is_sound(self) -> bool | None:
@@ -94,7 +94,7 @@ class Verification:
         return float(self.final is True) + (sum(self.steps) / len(self.steps) if self.steps else 0.0) / 2
 
 
-class StepValue(Protocol):
+class ParsedValue(Protocol):
     """What a role parses a completion into. `ends`: for each step, the number of characters of the text up to its end."""
 
     @property
@@ -108,7 +108,7 @@ V = TypeVar("V")
 class Parsed:
     """A parsed completion: its value, a format score in [0, 1], and why it is invalid, if it is."""
 
-    value: StepValue | None
+    value: ParsedValue | None
     """None only for rows that nobody parses, such as those that a learner is handed by workers."""
     format: float
     invalid: str | None = None
@@ -218,7 +218,7 @@ class Rollout:
 
     @property
     def target(self) -> Rollout:
-        """The one rollout that this one judges."""
+        """The one rollout that this one judges, continues or replies to."""
         if len(self.targets) != 1:
             raise ValueError(f"rollout {self.id} is about {len(self.targets)} rollouts, not one")
         return self.targets[0]

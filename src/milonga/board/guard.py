@@ -1,7 +1,7 @@
 """Access control of the board, as ASGI middleware.
 
-Invariants: without a token only requests under a name of this machine are served (`doors`); with a token nothing is served
-without it; a page of another origin cannot open a web socket; a browser is told to load nothing from elsewhere.
+Invariants: without a token only requests under a name of this machine are served (`milonga.auth`); with a token nothing is
+served without it; a page of another origin cannot open a web socket; a browser is told to load nothing from elsewhere.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ class Work:
             notes.unlink(missing_ok=True)
             return None
         self.failed[run] = str(error)
-        if answer.get("rollout"):
+        if answer.get("traceback"):
             run.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(notes, answer["rollout"])
+            write_atomically(notes, answer["traceback"])
             return f"{error} (see {notes})"
         return str(error)

@@ -81,7 +81,7 @@ class Worker:
         self.log.seek(0)
         said = self.log.read().decode(errors="replace")
         last = (said.strip().splitlines() or ["it said nothing"])[-1]
-        return {"error": f"its process ended with {how}: {last}", "rollout": said}
+        return {"error": f"its process ended with {how}: {last}", "traceback": said}
 
     def close(self) -> None:
         """End the process by closing its stdin; kill it if it does not end within two seconds."""
@@ -107,7 +107,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, rollout: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for worker in self.workers:
             worker.close()
 

@@ -55,8 +55,8 @@ def _run_order(order: dict[str, Any]) -> dict[str, Any]:
     except UserError as error:
         return {"error": " ".join(str(error).split())}
     except Exception as error:
-        rollout = traceback.format_exc()
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "rollout": rollout}
+        trace = traceback.format_exc()
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "traceback": trace}
     return {"error": None}
 
 

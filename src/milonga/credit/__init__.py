@@ -1,6 +1,6 @@
 """Credit: pure functions from rewards to per-token advantages."""
 
-from milonga.credit.baselines import has_both_outcomes, normalise, normalise_each
+from milonga.credit.baselines import has_both_outcomes, normalise
 from milonga.credit.labels import compute_class_weights, label_agreement, mask_after_error, outcome_targets, step_targets
 from milonga.credit.mixing import contribution_stats, decay, mix_advantages
 from milonga.credit.reach import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
@@ -44,7 +44,6 @@ __all__ = [
     "mask_after_error",
     "mix_advantages",
     "normalise",
-    "normalise_each",
     "outcome_advantages",
     "outcome_targets",
     "overlong_penalty",

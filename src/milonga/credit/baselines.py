@@ -58,13 +58,6 @@ def _normalise_group(values: Floats, how: Normaliser) -> Floats:
     return centred
 
 
-def normalise_each(sources: Sequence[Floats], groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
-    """Normalise several rewards, each on its own, and then sum the advantages: summed first, (0, 1) and (0, 2) would look
-    alike."""
-    total: Floats = np.sum([normalise(source, groups, how) for source in sources], axis=0)
-    return total
-
-
 def has_both_outcomes(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
     """Return a mask over rows, True where the row's group has both right and wrong outcomes (DAPO's dynamic sampling filter).
 

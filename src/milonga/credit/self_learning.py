@@ -1,4 +1,4 @@
-"""Rewards of agentic self-learning (ASL): strict parsing of verdicts, the entropy reward of a proposer, balanced pairs."""
+"""Rewards of agentic self-learning (ASL): verdicts by substring (a trap), a proposer's entropy reward, balanced pairs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
-
-
-def parse_strict_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
-    """Parse a verdict: True for the first word, False for the second, None for anything else: both, neither, or more than the
-    word."""
-    said = conclusion.strip()
-    return None if said not in words else said == words[0]
 
 
 def parse_substring_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:

@@ -1,7 +1,7 @@
 """Majority-vote rewards without ground truth: the most frequent answer replaces the label (TTRL, arXiv 2504.16084).
 
-Answers are given as class numbers (`Task.classes`), so that two forms of one answer never split a vote; None is a sample
-without an answer, which does not vote.
+Answers are given as class numbers (`Task.group_equal_answers`), so that two forms of one answer never split a vote; None is a
+sample without an answer, which does not vote.
 """
 
 from __future__ import annotations
@@ -44,15 +44,6 @@ def leave_one_out_rewards(answers: Sequence[Answer], rng: random.Random) -> list
     """Return reward 1 for each sample whose answer is the majority of all the other samples: no sample votes for itself."""
     left_out = [majority_vote([*answers[:i], *answers[i + 1 :]], rng).winner for i in range(len(answers))]
     return [agreement_rewards([answer], label)[0] for answer, label in zip(answers, left_out, strict=True)]
-
-
-def reward_accuracy(wrong_winner: float, truth: float) -> float:
-    """Return the share of samples that get the right reward although a wrong answer won: all but those that gave the winner and
-    those that are right.
-
-    The more the errors are scattered, the better the reward.
-    """
-    return 1.0 - wrong_winner - truth
 
 
 def keep_first_samples(rollouts: Rollouts, count: int) -> Rollouts:

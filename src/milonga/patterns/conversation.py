@@ -9,7 +9,6 @@ import numpy as np
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
-from milonga.randomness import keyed_rng
 from milonga.tasks.base import normalise_text
 from milonga.types import Floats, Problem, Rollout, Rollouts
 
@@ -31,9 +30,8 @@ def list_turns(talk: Rollout) -> list[Rollout]:
 
 def write_teacher_texts(ctx: Context, agent: str, problems: Sequence[Problem], what: str) -> list[str]:
     """Return the text of the agent's noisy teacher for each problem. `what` keys its random mistakes."""
-    role, run_context = ctx.role(agent), ctx.run
-    keys = [keyed_rng(what, run_context.seed, ctx.turn, agent, problem.id) for problem in problems]
-    return [role.demonstrate(run_context.task, problem, key)[1] for problem, key in zip(problems, keys, strict=True)]
+    role = ctx.role(agent)
+    return [role.demonstrate(ctx.task, problem, ctx.rng(what, agent, problem.id))[1] for problem in problems]
 
 
 def compute_turn_costs(talks: Rollouts, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
@@ -49,7 +47,7 @@ def compute_turn_costs(talks: Rollouts, differences: list[Floats], betas: Sequen
 
 
 CHANGES = ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate")
-"""The names of the metrics that `change_figures` returns."""
+"""The names of the metrics that `compute_change_metrics` returns."""
 
 
 def compute_change_metrics(earlier: Rollouts, later: Rollouts) -> dict[str, float | None]:

@@ -59,7 +59,6 @@ class ScoringOptions(RecipeOptions):
 class Scoring(Recipe):
     """Base class: a subclass says how it labels solutions."""
 
-    paradigm = "verifier training"
     granularity = "step"
     agents: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
     lead = "verifier"

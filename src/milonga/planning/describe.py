@@ -136,8 +136,8 @@ def _list_assumptions(plan: ClusterPlan) -> list[str]:
         "an engine holds all weights over its GPUs (tensor parallel), with the kernels that were measured on one",
         "the engine 'ray' as it is does less: a sampler has one GPU, every policy has learners of its own, and sharded ones "
         "gather float32 and do not recompute (docs/cluster.md)",
-        "one thread plays turns and another learns them; with staleness they overlap within the turns of one learner; a turn "
-        "is learned in one step, which corrects older samples in passing",
+        "one thread samples turns and another learns from them; with staleness they overlap within the turns of one learner; "
+        "a turn is learned in one step, which corrects older samples in passing",
         "evaluations, checkpoints, warm-up turns, failures and what staleness costs in quality are not counted",
     ]
     if plan.offload:

@@ -33,7 +33,7 @@ def compute_cycle_seconds(
 
 def iterate_publish_times(turns: Iterable[tuple[int, float, float]], staleness: int) -> Iterator[float]:
     """Iterate over the times at which turns are published. Each turn is its kind, its rollout seconds and its learning seconds.
-    The same as `steady`, turn by turn, for seconds that differ."""
+    The same as `compute_cycle_seconds`, turn by turn, for seconds that differ."""
     player, published, begun, last = 0.0, [0.0], 0, -1
     for number, (kind, rollout, learn) in enumerate(turns):
         if kind != last:

@@ -99,7 +99,7 @@ class Placement:
     def loads(self) -> dict[str, Parts]:
         """Seconds of a cycle for each group, and for the driver."""
         driver = sum(seconds * count for seconds, count in zip(self.driver, self.counts, strict=True))
-        return {group.name: group.sum_cycle(self.counts) for group in self.groups} | {"driver": {"reading and grading": driver}}
+        return {group.name: group.sum_cycle(self.counts) for group in self.groups} | {"driver": {"parsing and grading": driver}}
 
     @property
     def latency(self) -> float:
@@ -188,7 +188,7 @@ class Planner:
     near: bool
     """Learners and samplers of a split are in one node."""
     offload: bool = False
-    """Learners have moments and starts on the host (`policies.SEAT.offload`)."""
+    """Learners have moments and starts on the host (`policies.NAME.offload`)."""
     staleness: int = 0
     """For a split: turns by which rollouts may be ahead of learning."""
 

@@ -1,7 +1,8 @@
 """A simulation of the same turns, event by event, with random lengths: a check of the closed form.
 
-Invariants: the same seed gives the same events; turns are sampled and learned as the loop does it (`pipeline.play_through`).
-Where all lengths are alike it agrees with the closed form; what random lengths add is the difference that is reported.
+Invariants: the same seed gives the same events; turns are sampled and learned as the loop does it
+(`pipeline.iterate_publish_times`). Where all lengths are alike it agrees with the closed form; what random lengths add is the
+difference that is reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reports: one HTML page about a run, a comparison, or several of them. It is for people; report.json is for programs.
 
-`write_report` is what `milonga report` calls; `leave_report` is called at the end of every run and comparison.
+`write_report` is what `milonga report` calls; `write_report_safely` is called at the end of every run and comparison.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Render a report as one self-contained HTML file: no script, image, font or link to elsewhere.
 
-Invariant: all text goes through `text_of`, so that text of a model or a user is never markup and hidden characters show.
+Invariant: all text goes through `_escape_text`, so that text of a model or a user is never markup and hidden characters show.
 The content security policy forbids everything but the one style sheet, named by its checksum.
 """
 

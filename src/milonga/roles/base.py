@@ -1,7 +1,7 @@
 """A role renders an agent's prompt and parses its completion. It holds no weights.
 
-Invariant: one grammar per dialect writes the prompt, reads the output and scores its format, so that the reward can never
-accept what the parser rejects. `write` is the inverse of `parse`: reading a written value gives the value back.
+Invariant: one grammar per dialect renders the prompt, parses the output and scores its format, so that the reward can never
+accept what the parser rejects. `write` is the inverse of `parse`: parsing what `write` returns gives the value back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Dialect = Literal["terse", "tagged"]
 DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
 
 
-class Judgeable(Protocol):
+class JudgeContext(Protocol):
     """The part of a `Context` that a role needs to judge solutions: sampling, writing and scoring for an agent."""
 
     turn: int | str
@@ -86,7 +86,7 @@ class Role(ABC):
         """Merge the verdicts on the pieces, in order, into one on the solution; pieces without a verdict are missing."""
         raise TypeError(f"the role '{self.name}' does not judge in parts")
 
-    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+    def judge(self, ctx: JudgeContext, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
         """Make `n` verifications of each solution by policy@tag of the agent; each has its solution as target.
 
         A generative verifier is sampled: on the whole solution, or on each of its pieces, whose verdicts are then merged.

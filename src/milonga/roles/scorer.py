@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from milonga.roles.base import ROLES, Dialect, Judgeable, Role
+from milonga.roles.base import ROLES, Dialect, JudgeContext, Role
 from milonga.roles.solver import StepSolver
 from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts, Verification
 
@@ -41,7 +41,7 @@ class Scorer(Role):
         """Parse the solution; scores are looked up where its steps end."""
         return self.solver.parse(text)
 
-    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+    def judge(self, ctx: JudgeContext, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
         """Score each solution once: a scorer is deterministic, whatever `n` says."""
         written = ctx.write(agent, solutions, [solution.text for solution in solutions])
         if self.kind == "implicit":

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from milonga.errors import UserError
-from milonga.roles.base import ROLES, Dialect, Judgeable, Role
+from milonga.roles.base import ROLES, Dialect, JudgeContext, Role
 from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Rollouts, Segment, Verification
 
@@ -108,7 +108,7 @@ class YesNoVerifier(Role):
             return text
         return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
 
-    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+    def judge(self, ctx: JudgeContext, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
         """Several sampled checks make one verification, scored by the probability of its word.
 
         Greedy checks are all alike, so that one is enough; the direct form samples none, and only needs a place for its word.
@@ -151,7 +151,7 @@ def yes_probability(yes: float, no: float, normalise: bool = True) -> float:
     return 1 / (1 + math.exp(min(no - yes, 700.0))) if normalise else math.exp(yes)
 
 
-def compute_word_chances(ctx: Judgeable, agent: str, role: YesNoVerifier, checks: Rollouts, tag: str) -> list[float]:
+def compute_word_chances(ctx: JudgeContext, agent: str, role: YesNoVerifier, checks: Rollouts, tag: str) -> list[float]:
     """Probability of the word for "right" at the final verdict of each check; NaN if it has none.
 
     The place is found in token space, as the last of the two words: no sampled text is encoded again.
@@ -168,7 +168,7 @@ def compute_word_chances(ctx: Judgeable, agent: str, role: YesNoVerifier, checks
     return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
 
 
-def _encode_one_token(ctx: Judgeable, agent: str, word: str) -> int:
+def _encode_one_token(ctx: JudgeContext, agent: str, word: str) -> int:
     ids = ctx.engine.encode_completion(ctx.policy(agent), word, end=False).ids
     if len(ids) != 1:
         raise UserError(f"the model of the {agent} writes '{word}' as {len(ids)} tokens: a verdict must be one")

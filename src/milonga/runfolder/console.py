@@ -50,7 +50,7 @@ class Panel:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, rollout: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.live:
             self.live.stop()
 

@@ -46,7 +46,7 @@ class RunFolder:
             raise RunFolderError(f"'{self.path}' is in use by another run; wait for it, or choose another --out") from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, rollout: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._lock is not None:
             self._lock.close()
 

@@ -90,7 +90,7 @@ class Task(ABC):
     knows_steps: bool = False
     """Whether `grade` fills in the truth of each step. Where that follows from the options, the instance says so."""
     families: ClassVar[tuple[str, ...]] = ()
-    """Kinds of mistakes that `corrupt` can put into a right step."""
+    """Kinds of mistakes that `corrupt_step` can put into a right step."""
     base: ClassVar[str] = "base"
     """The embedded model that was warmed up in this task's roles: a folder of `milonga/embedded`. Policies start from it where
     the config names no other model."""

@@ -142,7 +142,7 @@ def export(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Write a agent as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
+    """Write an agent's model as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
     from milonga.using.export import export as write
 
     found = write(folder, agent, out, adapters=adapters)

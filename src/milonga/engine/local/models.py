@@ -103,7 +103,7 @@ def check_model(name: str) -> None:
         raise ConfigError(f"model folder '{name}' does not exist")
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise ConfigError(
-            f"'{name}' is an adapter, not a model: name its base as the model and set policies.SEAT.adapter to it, "
+            f"'{name}' is an adapter, not a model: name its base as the model and set policies.NAME.adapter to it, "
             "or merge it with 'milonga export'"
         )
     if not (folder / "config.json").is_file():

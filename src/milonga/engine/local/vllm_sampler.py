@@ -411,7 +411,7 @@ def require_known_adapters(policy: Policy) -> None:
     for name, module in policy.causal.named_modules():
         if policy.adapter in getattr(module, "lora_A", {}) and type(base_layer(module)) is not nn.Linear:
             kind = type(base_layer(module)).__name__
-            raise ConfigError(f"policies.{policy.name}.lora: '{name}' is a {kind}; for vLLM adapters must sit on nn.Linear")
+            raise ConfigError(f"policies.{policy.name}.lora: '{name}' is a {kind}; vLLM adapts nn.Linear layers only")
 
 
 def iterate_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:

@@ -103,7 +103,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a suite: overall figures (`facts`), and a context (`rows`)."""
+    """The result of a suite: overall figures (`facts`), and a table (`rows`)."""
 
     facts: Row
     rows: list[Row]
@@ -127,7 +127,7 @@ class Suite(ABC):
 
     @classmethod
     def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
-        """Select the rows of the context in a terminal, which is narrow."""
+        """Select the rows of the table that a terminal shows, which is narrow."""
         return rows
 
     def check(self) -> None:

@@ -69,7 +69,6 @@ class AbsoluteZero(Recipe):
     """One policy proposes programs and solves questions about them (Absolute Zero, arXiv 2505.03335)."""
 
     name = "absolute_zero"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "execution"
     agents = {

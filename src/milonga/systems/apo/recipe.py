@@ -56,7 +56,6 @@ class Apo(Recipe):
     """Reward model and policy in rounds: gold answers must beat the policy's own (APO, arXiv 2311.08045)."""
 
     name = "apo"
-    paradigm = "adversarial"
     granularity = "sequence"
     truth = "preferences and gold answers"
     agents = {"generator": StepSolver, "verifier": StepScorer}

@@ -72,7 +72,6 @@ class Aprm(Scoring):
     """A corruptor and a step scorer are trained against each other, with labels of an exact oracle (APRM, arXiv 2511.22888)."""
 
     name = "aprm"
-    paradigm = "adversarial"
     truth = "steps"
     needs = {STEPS}
     agents = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}

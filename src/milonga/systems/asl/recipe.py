@@ -82,7 +82,6 @@ class Asl(Recipe):
     """Proposer, generative reward model and solver in one model, trained in phases (ASL, arXiv 2510.14253)."""
 
     name = "asl"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
     agents = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}

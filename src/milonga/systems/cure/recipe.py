@@ -57,7 +57,6 @@ class Cure(Recipe):
     """Coder and unit tester in one model, both rewarded by execution (CURE, arXiv 2506.03136)."""
 
     name = "cure"
-    paradigm = "co-evolution"
     granularity = "sequence"
     truth = "hidden tests"
     agents = {"generator": Coder, "tester": Tester}

@@ -84,7 +84,6 @@ class DeepSeekMathV2(Recipe):
     """Verifier, meta-verifier and self-verifying generator, in phases (DeepSeekMath-V2, arXiv 2511.22570)."""
 
     name = "deepseek_math_v2"
-    paradigm = "verifier, then generator"
     granularity = "sequence"
     truth = "scores of proofs and of analyses"
     agents = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}

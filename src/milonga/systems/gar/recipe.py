@@ -82,7 +82,6 @@ class Gar(Recipe):
     """A generator and a slice discriminator learn jointly and adversarially (GAR, arXiv 2512.16917)."""
 
     name = "gar"
-    paradigm = "adversarial"
     granularity = "sequence"
     truth = "answers and reference solutions"
     agents = {"generator": StepSolver, "verifier": SliceJudge}

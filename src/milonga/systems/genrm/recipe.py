@@ -50,7 +50,6 @@ class Genrm(Recipe):
     """Reward modelling as next-token prediction: the chance of Yes, after written checks (GenRM, arXiv 2408.15240)."""
 
     name = "genrm"
-    paradigm = "verifier training"
     granularity = "sequence"
     truth = "answers and a teacher's checks"
     agents = {"generator": StepSolver, "verifier": YesNoVerifier}

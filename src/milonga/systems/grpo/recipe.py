@@ -18,7 +18,6 @@ class Grpo(Recipe):
     """
 
     name = "grpo"
-    paradigm = "single policy"
     granularity = "sequence"
     truth = "answers"
     agents = {"generator": StepSolver}

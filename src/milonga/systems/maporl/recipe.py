@@ -67,7 +67,6 @@ class Maporl(Recipe):
     """Two agents debate over several turns and are trained together (MAPoRL, arXiv 2502.18439)."""
 
     name = "maporl"
-    paradigm = "cooperative"
     granularity = "turn"
     truth = "answers"
     agents = dict.fromkeys(AGENTS, Debater)

@@ -63,7 +63,6 @@ class Mars(Recipe):
     """A planner and the reader of its documents learn from one final answer (MARS, arXiv 2510.04935)."""
 
     name = "mars"
-    paradigm = "cooperative"
     granularity = "sequence"
     truth = "answers"
     agents = {PLANNER: Planner, READER: Reader}

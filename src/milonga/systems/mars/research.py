@@ -70,14 +70,14 @@ class Desk:
         messages = [_get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
         return ctx.reply(PLANNER, asking, messages, speaker=READER)
 
-    def write_demonstrations(self, ctx: Context, plans: int, all_parsed: int, slip: float) -> Rollouts:
+    def write_demonstrations(self, ctx: Context, plans: int, noted: int, slip: float) -> Rollouts:
         """Return rollouts of a noisy teacher in all three places: a request, what the documents say, and the solution.
 
-        `plans` is the number of requests and solutions, `readings` the number of requests with notes: reading takes more
-        examples than asking.
+        `plans` is the number of requests and solutions, `noted` the number of requests with notes: copying from documents takes
+        more examples than asking.
         """
         requests = sample_demonstrations(ctx, PLANNER, plans)
-        asked = Rollouts([*requests, *sample_demonstrations(ctx, PLANNER, max(0, all_parsed - plans))])[:all_parsed]
+        asked = Rollouts([*requests, *sample_demonstrations(ctx, PLANNER, max(0, noted - plans))])[:noted]
         bins = Rollouts(one for talk in asked for one in self.pack_documents(ctx, talk, parse_documents(talk.problem.text)))
         rngs = [ctx.rng("reading", one.id) for one in bins]
         notes = ctx.write(

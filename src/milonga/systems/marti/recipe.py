@@ -89,7 +89,6 @@ class Marti(Recipe):
     """Agents of a chain, a debate or a mixture are trained on their own turns (MARTI, OpenReview E7jZqo0A50)."""
 
     name = "marti"
-    paradigm = "cooperative"
     granularity = "turn"
     truth = "answers"
     agents = Refining.agents | Mixing.agents

@@ -90,7 +90,6 @@ class MathShepherdRl(MathShepherd):
     """The generator learns from its answers and from the step scores of a verifier made as above (arXiv 2312.08935)."""
 
     name = "math_shepherd_rl"
-    paradigm = "frozen verifier"
     lead = "generator"
     Options = MathShepherdRlOptions
     options: MathShepherdRlOptions

@@ -56,7 +56,6 @@ class MultiAgentEvolve(Recipe):
     """Proposer, solver and judge from one model, rewarded by its judgements alone (MAE, arXiv 2510.23595)."""
 
     name = "multi_agent_evolve"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
     agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}

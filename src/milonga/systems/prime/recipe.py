@@ -71,7 +71,6 @@ class Prime(Recipe):
     """Generator and implicit reward model learn in the same turn, from the same rollouts (PRIME, arXiv 2502.01456)."""
 
     name = "prime"
-    paradigm = "cooperative"
     granularity = "token"
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}

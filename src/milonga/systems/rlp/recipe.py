@@ -60,7 +60,6 @@ class Rlp(Recipe):
     """A thought is worth what it adds to the log-probability of the true next token (RLP, arXiv 2510.01265)."""
 
     name = "rlp"
-    paradigm = "single policy"
     granularity = "sequence"
     truth = "text"
     agents = {"generator": Thinker, "predictor": Predictor}

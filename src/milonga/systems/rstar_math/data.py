@@ -14,7 +14,7 @@ from milonga.systems.rstar_math.trees import Node, collect_step_pairs, iterate_p
 from milonga.types import Floats, Problem, Rollout, Rollouts, Solution
 
 Harvest = dict[str, Any]
-"""The data of one tree: see `harvest`."""
+"""The data of one tree: see `harvest_tree`."""
 HELD_OUT = 8
 """One of this many problems is held out from the preference model, to measure it."""
 
@@ -60,7 +60,7 @@ def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, li
 
 
 def record_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float]]:
-    """Return the rows and weights of `pair_rows`, and record each pair with its reason in the run folder."""
+    """Return the rows and weights of `make_pair_rows`, and record each pair with its reason in the run folder."""
     rows, weights, reasons = make_pair_rows(ctx, trees)
     for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
         ctx.add_preference(winner, loser, reason)

@@ -73,7 +73,6 @@ class RstarMath(Recipe):
     """Tree search, preferences among sibling steps, both models anew in rounds (rStar-Math, arXiv 2501.04519)."""
 
     name = "rstar_math"
-    paradigm = "self-improvement"
     granularity = "step"
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepScorer}

@@ -65,7 +65,6 @@ class Score(Recipe):
     """Two-stage, two-turn reinforcement for self-correction (SCoRe, arXiv 2409.12917)."""
 
     name = "score"
-    paradigm = "single policy"
     granularity = "turn"
     truth = "answers"
     agents = {"generator": Corrector}

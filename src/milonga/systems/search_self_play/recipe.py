@@ -83,7 +83,6 @@ class SearchSelfPlay(Recipe):
     """A searching proposer and a searching solver, from answers alone (SSP, arXiv 2510.18821)."""
 
     name = "search_self_play"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "answers"
     agents = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}

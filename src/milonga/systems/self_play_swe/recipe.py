@@ -73,7 +73,6 @@ class SelfPlaySwe(Recipe):
     """One model injects bugs and repairs them, rewarded by checks and tests alone (SSR, arXiv 2512.18552)."""
 
     name = "self_play_swe"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "tests"
     agents = {"injector": Injector, "generator": Repairer}

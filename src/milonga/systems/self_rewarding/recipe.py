@@ -54,7 +54,6 @@ class SelfRewarding(Recipe):
     """One model is answerer and judge, and prefers its own best to its own worst (arXiv 2401.10020)."""
 
     name = "self_rewarding"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "graded solutions, at the start"
     needs = {DEMONSTRATIONS, STEPS}

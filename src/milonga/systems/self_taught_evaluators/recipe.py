@@ -91,7 +91,6 @@ class SelfTaughtEvaluators(Recipe):
     """A judge learns from its own judgements of pairs whose better side is known by construction (arXiv 2408.02666)."""
 
     name = "self_taught_evaluators"
-    paradigm = "verifier training"
     granularity = "sequence"
     truth = "none: pairs are built"
     agents = {"generator": StepSolver, "judge": PairJudge}

@@ -33,7 +33,6 @@ class Sft(Recipe):
     """Generator and verifier imitate worked examples: the warm start of other recipes."""
 
     name = "sft"
-    paradigm = "imitation"
     granularity = "token"
     truth = "worked solutions"
     needs = {DEMONSTRATIONS}

@@ -43,7 +43,6 @@ class Spin(Recipe):
     """The data's answers must beat those of the model's own last round (SPIN, arXiv 2401.01335)."""
 
     name = "spin"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "worked solutions"
     needs = {DEMONSTRATIONS}

@@ -88,7 +88,6 @@ class SweetRl(Recipe):
     """A critic with privileged information gives credit to single turns of a dialogue (SWEET-RL, arXiv 2503.15478)."""
 
     name = "sweet_rl"
-    paradigm = "cooperative"
     granularity = "turn"
     truth = "answers, and what is kept back"
     agents = {"generator": Inquirer, "critic": PrivilegedCritic}

@@ -16,7 +16,6 @@ class Frozen(Tango):
     """Tango with a frozen verifier: step rewards that cannot adapt, and so can be hacked."""
 
     name = "frozen"
-    paradigm = "frozen verifier"
     inference_only = ("verifier",)
     overlap = ALLOWED
 
@@ -28,7 +27,6 @@ class Oracle(Tango):
     """Tango with the exact truth of each step instead of a verifier: an upper bound of what step rewards can give."""
 
     name = "oracle"
-    paradigm = "single policy"
     truth = "answers and steps"
     agents = {"generator": StepSolver}
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
@@ -51,7 +49,6 @@ class VerifierOnly(Tango):
     """Tango with a frozen generator: only the verifier learns."""
 
     name = "verifier_only"
-    paradigm = "verifier training"
     lead = "verifier"
     inference_only = ("generator",)
     overlap = ALLOWED

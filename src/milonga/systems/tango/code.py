@@ -31,7 +31,7 @@ class TangoCode(Tango):
     truth = "hidden tests"
     agents = {"generator": Coder, "verifier": StepVerifier}
     tasks = ("code",)
-    overlap = Refused("the sandbox that grades what is played also grades what is credited")
+    overlap = Refused("the sandbox that grades the rollouts is used for credit too, and cannot do both at once")
     Options = TangoCodeOptions
     options: TangoCodeOptions
     defaults = {"task": {"name": "code"}}

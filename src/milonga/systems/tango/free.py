@@ -53,7 +53,6 @@ class TangoFree(Tango):
     """Tango in which the majority vote of solutions and the verifier's own verdicts replace the ground truth."""
 
     name = "tango_free"
-    paradigm = "self-play"
     truth = "none"
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions

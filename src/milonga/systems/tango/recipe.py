@@ -70,7 +70,6 @@ class Tango(Recipe):
     """Generator and generative step verifier learn in turns (RL Tango, arXiv 2505.15034)."""
 
     name = "tango"
-    paradigm = "cooperative"
     granularity = "step"
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepVerifier}

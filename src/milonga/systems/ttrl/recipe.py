@@ -50,7 +50,6 @@ class Ttrl(Recipe):
     """The majority of a model's own answers as reward (TTRL, arXiv 2504.16084); GRPO on one example (arXiv 2504.20571)."""
 
     name = "ttrl"
-    paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
     agents = {"generator": StepSolver}

@@ -55,7 +55,6 @@ class VStar(Recipe):
     """Right own solutions for the generator, right against wrong ones for a DPO verifier (V-STaR, arXiv 2402.06457)."""
 
     name = "v_star"
-    paradigm = "self-training"
     granularity = "sequence"
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
