@@ -79,10 +79,12 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
-            f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
+            f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, or name another by eval.split"
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
-    objectives = {agent: _make_agent_objective(agent, policies[policy], recipe_class) for agent, policy in agents.items()}
+    objectives = {
+        agent: _make_agent_objective(agent, policy, policies[policy], recipe_class) for agent, policy in agents.items()
+    }
     for agent, role in acting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = _set_length_constant(objectives[agent], limit)
@@ -271,16 +273,16 @@ def _set_length_constant(objective: Objective, limit: int) -> Objective:
     return replace(objective, loss=objective.loss.model_copy(update={"length": limit}))
 
 
-def _make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
+def _make_agent_objective(agent: str, policy: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
     overrides = dict(section.objective)
     try:
         objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
     except ConfigError as error:
-        raise ConfigError(f"policies.{agent}.objective: {error}") from None
+        raise ConfigError(f"policies.{policy}.objective: {error}") from None
     fitting = recipe.learns.get(agent, ("policy_gradient",))
     if objective.loss.kind not in fitting:
         wanted = " or ".join(fitting)
         raise ConfigError(
-            f"policies.{agent}.objective: the {agent} of '{recipe.name}' learns by {wanted}, not {objective.loss.kind}"
+            f"policies.{policy}.objective: the {agent} of '{recipe.name}' learns by {wanted}, not {objective.loss.kind}"
         )
     return objective

@@ -159,7 +159,9 @@ def count_held_out(task: Task, split: Split, count: int) -> int:
     """Count the held-out problems to measure on: `count`, or all there are; none is taken twice."""
     size = task.size(split)
     if size == 0:
-        raise ConfigError(f"task '{task.name}' has no {split} problems to measure on; give it some, or another split")
+        raise ConfigError(
+            f"task '{task.name}' has no {split} problems to measure on; give it more of them, or name another by --split"
+        )
     return count if size is None else min(count, size)
 
 
