@@ -54,7 +54,7 @@ def differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 def test_a_recipe_runs_on_another_task_or_refuses_it(recipe: str, tmp_path: Path) -> None:
     other = {"task": {"name": "last_letter"}}
     if known := RECIPES.get(recipe).tasks:
-        with pytest.raises(ConfigError, match=f"of {', '.join(known)} alone"):
+        with pytest.raises(ConfigError, match=f"works only with the tasks {', '.join(known)}, not with 'last_letter'"):
             resolve([TINY, {"recipe": recipe}, other])
         return
     with short_loop(recipe, tmp_path / "run", other) as loop:

@@ -167,7 +167,7 @@ def test_a_recipe_of_the_users_own_is_exported_without_its_place(tmp_path: Path)
     run(recipe, turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
     export(tmp_path / "run", "generator", tmp_path / "out")
     card, note = ((tmp_path / "out" / name).read_text() for name in ("README.md", FILE))
-    assert "# The generator of a ShortAnswers run" in card and "milonga run short_answers.py:ShortAnswers --generator" in card
+    assert "# The generator of a short_answers run" in card and "milonga run recipe.py:ShortAnswers --generator" in card
     assert str(tmp_path) not in card + note
 
 

@@ -422,7 +422,7 @@ def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEng
 def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> None:
     with pytest.raises(UserError, match="policy 'one' has no version 'eearly'") as caught:
         engine.score("one", rows(), "eearly")
-    assert "in tagged" in caught.value.__notes__[0], "and a bug would show where it is"
+    assert "in get_tag" in caught.value.__notes__[0], "and a bug would show where it is"
     assert len(engine.score("one", rows())) == 9
 
 

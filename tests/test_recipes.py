@@ -286,13 +286,13 @@ def test_a_budget_of_compute_ends_a_run(tmp_path: Path) -> None:
 
 
 def recipe_files() -> list[Path]:
-    return sorted(Path(milonga.systems.__file__).parent.glob("*.py"))
+    package = Path(milonga.__file__).parent
+    return sorted([*package.glob("systems/*/*.py"), *package.glob("patterns/*.py")])
 
 
-@pytest.mark.parametrize("file", recipe_files(), ids=lambda path: path.stem)
-def test_a_recipe_is_one_short_file_without_torch(file: Path) -> None:
+@pytest.mark.parametrize("file", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_recipe_opens_no_files_and_imports_no_torch(file: Path) -> None:
     text = file.read_text()
-    assert len(text.splitlines()) <= 200
     modules: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -301,7 +301,8 @@ def test_a_recipe_is_one_short_file_without_torch(file: Path) -> None:
             modules.add(node.module.partition(".")[0])
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("open", "exec", "eval", "__import__")
-    assert modules <= {"__future__", "abc", "collections", "dataclasses", "math", "milonga", "numpy", "pydantic", "typing"}
+    plain = {"__future__", "abc", "collections", "dataclasses", "math", "random", "re", "typing"}
+    assert modules <= plain | {"milonga", "numpy", "pydantic"}
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

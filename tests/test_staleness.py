@@ -318,7 +318,7 @@ class Looking(Grpo):
         if ctx.turn == 2:
             assert "seen" not in self.state
         if ctx.turn == 3:
-            self.rollouts += 1
+            self.group_size += 1
             return Rollouts([])
         return ctx.preferences.kept  # type: ignore[return-value]
 

@@ -79,7 +79,8 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
-            f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, or name another by eval.split"
+            f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, "
+            "or name another split by eval.split"
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
     objectives = {

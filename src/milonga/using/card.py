@@ -143,7 +143,7 @@ def _make_example(plan: Plan, agent: str) -> Rollout | None:
 
 def _decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:
     engine: Any = run_context.engine
-    return str(engine.policy(policy).codec.text([int(i) for i in engine.encode(policy, prompt)]))
+    return str(engine.policy(policy).codec.decode_ids([int(i) for i in engine.encode(policy, prompt)]))
 
 
 def render_usage(plan: Plan, agent: str, adapters: bool) -> str:

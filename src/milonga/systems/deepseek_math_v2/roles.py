@@ -193,7 +193,9 @@ class Analyst(Role):
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError(f"what a {self.name} writes is read against what it judges")
-        return parse_analysis(self.dialect, text, len(target.solution.steps or ()))
+        judged = target.parsed.value
+        assert isinstance(judged, Solution | Verification)  # a proof, or an analysis of one
+        return parse_analysis(self.dialect, text, len(judged.steps or ()))
 
 
 @ROLES.register("defect_verifier")

@@ -81,7 +81,7 @@ class PairJudge(Role):
         """Render both solutions. A single solution is shown as the first of two."""
         if target is None:
             raise ValueError("a judge of pairs needs two solutions to judge")
-        value = target.parsed.get(Duel)
+        value = target.parsed.value
         texts = (value.first, value.second) if isinstance(value, Duel) else (target.text, "")
         first, second = (Part(text, foreign=True) for text in texts)
         asked = Part(problem.text, foreign=True)
