@@ -435,7 +435,7 @@ def test_it_is_one_policy_on_its_own_task_with_its_own_baseline() -> None:
     found = resolve([{"recipe": "absolute_zero"}])
     assert found.task.name == "code" and set(found.agents.values()) == {"generator"}
     assert found.policies["generator"].minibatches == 3
-    with pytest.raises(ConfigError, match="of code alone"):
+    with pytest.raises(ConfigError, match="works only with the tasks code, not with 'chain'"):
         resolve([{"recipe": "absolute_zero", "task": "chain"}])
     with pytest.raises(ConfigError, match="one policy"):
         resolve([{"recipe": "absolute_zero", "binding": "own"}])

@@ -177,7 +177,7 @@ def test_the_kl_is_to_the_frozen_start_unless_asked_otherwise() -> None:
 def test_it_takes_its_own_task_and_refuses_others() -> None:
     plan = resolve([{"recipe": "cure"}])
     assert plan.task.name == "code" and plan.policies["generator"].model == "embedded/code"
-    with pytest.raises(ConfigError, match="of code alone"):
+    with pytest.raises(ConfigError, match="works only with the tasks code, not with 'chain'"):
         resolve([{"recipe": "cure", "task": "chain"}])
 
 

@@ -319,7 +319,7 @@ def test_the_teacher_shows_requests_solutions_and_notes() -> None:
 
 def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> None:
     assert resolve([{"recipe": "mars"}]).task.name == "haystack"
-    with pytest.raises(ConfigError, match="of haystack alone"):
+    with pytest.raises(ConfigError, match="works only with the tasks haystack, not with 'chain'"):
         resolve([{"recipe": "mars", "task": "chain"}])
     with pytest.raises(ConfigError, match="use zscore"):
         resolve([{"recipe": "mars", "policies": {"generator": {"objective": {"preset": "rloo"}}}}])

@@ -80,7 +80,7 @@ def test_it_is_tango_with_a_coder() -> None:
     found = resolve([{"recipe": "tango_code"}])
     assert found.task.name == "code" and isinstance(found.roles["generator"], Coder)
     assert found.policies["generator"].model == found.policies["verifier"].model == "embedded/code"
-    with pytest.raises(ConfigError, match="of code alone"):
+    with pytest.raises(ConfigError, match="works only with the tasks code, not with 'chain'"):
         resolve([{"recipe": "tango_code", "task": "chain"}])
 
 
