@@ -1,7 +1,7 @@
 """Whether a change of the code left every number as it was: one short run of each recipe, to the bit.
 
-    python scripts/check_numbers.py record /tmp/before.json      # before the change
-    python scripts/check_numbers.py compare /tmp/before.json     # after it: prints what differs, exits with 1 if anything does
+    python scripts/check_numbers.py record before.json      # before the change
+    python scripts/check_numbers.py compare before.json     # after it: prints what differs, exits with 1 if anything does
     python scripts/check_numbers.py --tiny      # the script itself: two runs of `grpo` are the same
 
 A run is the shortest in which every agent that learns has learned (`tests/short.py`), with a fixed seed, on the embedded models
