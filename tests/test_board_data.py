@@ -183,7 +183,7 @@ def test_an_arm_has_the_same_colour_on_every_chart() -> None:
     assert colours(both) == ["s0", "s1"] and colours(second) == ["s1"]
 
 
-def test_there_is_no_way_to_hand_over_html() -> None:
+def test_html_is_handed_over_in_one_place_and_sanitised() -> None:
     """What could turn text into elements, or into a program, is used in one place: for charts, which the browser sanitises."""
     folder = Path(browse.__file__).parent
     sources = {path: path.read_text() for pattern in ("*.py", "*.js") for path in folder.rglob(pattern)}
