@@ -182,7 +182,7 @@ def test_what_follows_from_the_rest_is_derived() -> None:
     own = resolve([{"recipe": "tango"}])
     assert own.config.dialect == "terse" and own.agents == {"generator": "generator", "verifier": "verifier"}
     mixed = resolve([{"recipe": "tango", "policies": {"verifier": {"model": "other"}}}])
-    assert mixed.config.dialect == "tagged"
+    assert mixed.config.dialect == "plain"
     lora = resolve([{"recipe": "tango", "binding": "lora"}])
     assert all(section.lora is not None for section in lora.policies.values())
 

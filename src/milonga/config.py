@@ -102,6 +102,11 @@ class PolicySection(Section):
     """auto: float32 on a CPU, bfloat16 on a GPU except for models under 50M parameters."""
     chat: Literal["auto", "on", "off"] = "auto"
     """Whether prompts go through the tokenizer's chat template; auto: where it has one."""
+    prompt: str | None = None
+    """A file with the prompt of its agents, as a Jinja template; by default that of the role. See docs/prompts.md."""
+    example: bool | None = None
+    """Whether prompts in prose show a worked example. By default only where there is no chat template: a base model has no
+    other way to know the form."""
     objective: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """`preset` names an objective; any other key overrides one of its switches."""
     lr: float | None = Field(None, gt=0)
@@ -308,8 +313,12 @@ class Config(Section):
     """Random seed: everything that is sampled follows from it."""
     binding: Binding = "own"
     """own: separate weights per agent. lora: an adapter per agent on a shared base. shared: one model for all agents."""
-    dialect: Literal["auto", "terse", "tagged"] = "auto"
-    """auto: terse where every model is the embedded one, or was exported from a run that was terse; tagged otherwise."""
+    dialect: Literal["auto", "plain", "tagged", "terse"] = "auto"
+    """plain: ordinary prose, read with tolerance, for any model. tagged: for models trained in it. terse: for the embedded
+    models. auto: what all models of the run were trained in by an earlier run, terse for embedded ones, otherwise plain."""
+    thought_steps: bool = False
+    """Whether the steps of a solution are the paragraphs of its thought, in <think> and </think>, where there is one; otherwise
+    they are those of what follows it."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`. auto: a GPU where there is one."""
     engine: Literal["local", "ray"] = "local"

@@ -23,9 +23,10 @@ from milonga.objectives import Estimator
 from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
+from milonga.roles.solver import accept_extracted
 from milonga.tasks import Task
 from milonga.timeline import Timeline
-from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
+from milonga.types import Finish, Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
 
 TOOL = "tool"
 """Producer of the segments in which the task's tool answers a call."""
@@ -310,7 +311,7 @@ class Context:
     ) -> list[NDArray[np.int64] | None]:
         """Encode an agent's prompts. One that leaves no room for a completion (one token, or `rooms`) is None, and counted as
         dropped."""
-        prompts = [self.role(agent).prompt(*_split_target(target)) for target in inputs]
+        prompts = [self.role(agent).render_prompt(*_split_target(target)) for target in inputs]
         return self._drop_too_long(agent, self.engine.encode_all(self.policy(agent), prompts), n, rooms)
 
     def _encode_next_turns(
@@ -381,10 +382,11 @@ class Context:
         if asked.talk is not None:
             logprobs[: len(asked.talk[0].ids)] = asked.talk[0].logprobs
         text = before + answer.text
-        parsed = self.role(made.producer).parse(text, asked.target)
-        steps = find_step_spans(parsed, answer, start, known, len(before))
+        chars = np.concatenate([known, len(before) + answer.ends])
+        parsed = self._parse(made.producer, text, asked, answer.finish)
+        steps = find_step_spans(parsed, chars, start if asked.prefix is None else asked.prefix[0].turn_spans[-1][0])
         if len(steps) != len(parsed.ends):
-            parsed = Parsed(parsed.value, parsed.format, "two steps end in the same token")
+            parsed = Parsed(parsed.value, parsed.format, parsed.invalid or "two steps end in the same token")
         return Rollout(
             id=asked.id,
             agent=made.producer,
@@ -398,8 +400,19 @@ class Context:
             targets=() if asked.target is None else (asked.target,),
             finish=answer.finish,
             temperature=temperature,
-            chars=np.concatenate([np.zeros(start, dtype=np.int64), len(before) + answer.ends]),
+            chars=chars,
         )
+
+    def _parse(self, agent: str, text: str, asked: _Asked, finish: Finish) -> Parsed:
+        """Parse a completion by the agent's role. In prose, a program, or an answer that is in no box, is found by the task; a
+        text that was cut at the limit has no such answer."""
+        role = self.role(agent)
+        parsed = role.parse(text, asked.target)
+        value, program = parsed.value, asked.problem.wants_program
+        if role.dialect != "plain" or not isinstance(value, Solution) or not (program or value.answer is None):
+            return parsed
+        found = None if finish == "length" and not program else self.task.extract(text, asked.problem)
+        return accept_extracted(parsed, found, asked=program)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
@@ -424,18 +437,21 @@ def _split_target(target: Problem | Rollout) -> tuple[Problem, Rollout | None]:
     return (target, None) if isinstance(target, Problem) else (target.problem, target)
 
 
-def _collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
-    """Return what precedes a completion: text and step spans of the prefix that it continues, and the segments so far."""
+def _collect_prefix(asked: _Asked) -> tuple[str, NDArray[np.int64], tuple[Segment, ...]]:
+    """Return what precedes a completion: the text of the prefix that it continues, the characters of it complete after each
+    token so far, and the segments so far."""
     start = len(asked.request.context)
+    silent = np.zeros(start, dtype=np.int64)
     if asked.talk is not None:
         talk, speaker = asked.talk
-        return "", (), (*talk.segments, Segment(speaker, len(talk.ids), start))
+        return "", silent, (*talk.segments, Segment(speaker, len(talk.ids), start))
     if asked.prefix is None:
-        return "", (), (Segment("prompt", 0, start),)
+        return "", silent, (Segment("prompt", 0, start),)
     solution, count = asked.prefix
     text = solution.text[: solution.solution.ends[count - 1]] if count else ""
     kept = [replace(s, end=min(s.end, start), trained=False) for s in solution.segments if s.start < start]
-    return text, solution.steps[:count], tuple(kept)
+    chars = silent if solution.chars is None else np.minimum(solution.chars[:start], len(text))
+    return text, chars, tuple(kept)
 
 
 def _mask_conversation(talk: Rollout) -> Rollout:
@@ -444,15 +460,14 @@ def _mask_conversation(talk: Rollout) -> Rollout:
     return replace(talk, segments=untrained, logprobs=np.zeros(len(talk.ids)))
 
 
-def find_step_spans(
-    parsed: Parsed, answer: Completion, start: int, known: tuple[tuple[int, int], ...] = (), before: int = 0
-) -> tuple[tuple[int, int], ...]:
+def find_step_spans(parsed: Parsed, chars: NDArray[np.int64], start: int) -> tuple[tuple[int, int], ...]:
     """Find the token span of each step, from where it ends in the sampled text; () unless all ends are distinct tokens.
 
-    `known` are the spans of a prefix of `before` characters that the completion continues.
+    `chars` are the characters of the text complete after each token; the text begins with the token `start`.
     """
-    own = [end - before for end in parsed.ends[len(known) :]]
-    ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in own]
+    begin = parsed.value.begin if isinstance(parsed.value, Solution) else 0
+    ends = [int(np.searchsorted(chars, end)) + 1 for end in parsed.ends]
     if len(set(ends)) != len(ends):
         return ()
-    return (*known, *zip([start, *ends[:-1]], ends, strict=False))
+    opening = start if begin == 0 else int(np.searchsorted(chars, begin)) + 1
+    return tuple(zip([opening, *ends[:-1]], ends, strict=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from milonga.loading import make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, adapt_roles_to_tool
+from milonga.roles.templates import load_prompt
 from milonga.runfolder.note import find_dialect, find_origin
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
@@ -53,6 +54,9 @@ class Plan:
     def make_run_context(self, engine: Engine) -> RunContext:
         """Make what all contexts of the run share, with the engine that holds its weights."""
         config = self.config
+        for agent, role in self.roles.items():
+            asked = self.policies[self.agents[agent]].example if self.agents[agent] in self.policies else False
+            role.example = not engine.uses_chat(self.agents[agent]) if asked is None else asked
         return RunContext(engine, self.task, self.roles, self.agents, config.sampling, config.seed, config.batch.problems)
 
 
@@ -93,9 +97,18 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     _check_task(recipe, task, config.recipe)
     if config.staleness:
         _refuse_overlap(config, recipe, policies)
-    dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
-    roles = recipe.roles(dialect)
+    roles = recipe.roles(cast(Dialect, config.dialect))
+    _set_up_roles(roles, agents, config)
     return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
+
+
+def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: Config) -> None:
+    """Give roles what the config says about prompts and steps. Whether an example is shown may follow from the tokenizer:
+    `Plan.make_run_context` fills that in."""
+    for agent, role in roles.items():
+        section = config.policies[agents[agent]]
+        role.thought_steps = config.thought_steps
+        role.template = None if section.prompt is None else load_prompt(section.prompt)
 
 
 def _check_task(recipe: Recipe, task: Task, name: str) -> None:
@@ -225,16 +238,23 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
         update = {
             "kind": kinds[name],
             "adapter": start,
+            "prompt": None if section.prompt is None else make_absolute(section.prompt),
             "lr": _resolve_learning_rate(section),
             "endpoint": _resolve_endpoint(name, section),
         }
         policies[name] = section.model_copy(update=update)
     dialect = config.dialect
     if dialect == "auto":
-        dialect = "terse" if all(find_dialect(p.model) == "terse" for p in policies.values()) else "tagged"
+        dialect = _find_common_dialect(find_dialect(p.model) for p in policies.values())
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": _make_paths_absolute(config.task)}
     return config.model_copy(update=derived | {"recipe": make_path_absolute(config.recipe)})
+
+
+def _find_common_dialect(dialects: Iterable[str]) -> Dialect:
+    """Find the dialect of a run's models: the one they have in common, else the one that needs no training."""
+    found = set(dialects)
+    return cast(Dialect, found.pop()) if len(found) == 1 else "plain"
 
 
 def _resolve_endpoint(name: str, section: PolicySection) -> EndpointSection | None:

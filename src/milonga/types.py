@@ -39,6 +39,11 @@ class Problem:
     source: str | None = None
     """The id of the rollout that proposed this problem, if a model invented it."""
 
+    @property
+    def wants_program(self) -> bool:
+        """Whether the answer is a program, which a model writes into a code fence rather than into a box."""
+        return self.data.get("form") == "program"
+
 
 @dataclass(frozen=True)
 class Grade:
@@ -71,11 +76,14 @@ class Solution:
     ends: tuple[int, ...]
     """For each step the number of characters up to and including its closing mark."""
     answer: str | None
+    begin: int = field(default=0, kw_only=True)
+    """The number of characters before the first step: a thought, where the steps are those of what follows it."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The verdicts of a verifier of any kind. `steps` is None unless there is exactly one verdict per step of the solution."""
+    """The verdicts of a verifier of any kind. `steps` holds one verdict for each step of the solution, or for the steps up to
+    the first wrong one, where the verifier stopped: what follows is unknown. It is None where that cannot be read."""
 
     steps: tuple[bool, ...] | None
     final: bool | None

@@ -166,6 +166,10 @@ class Engine(ABC):
         """Encode a given text as a completion of this policy, closed by the end-of-sequence token if `end`."""
 
     @abstractmethod
+    def uses_chat(self, policy: str) -> bool:
+        """Whether the policy's prompts go through a chat template."""
+
+    @abstractmethod
     def has_same_vocabulary(self, policy: str, other: str) -> bool:
         """Whether two policies have the same vocabulary: the same ids mean the same text."""
 

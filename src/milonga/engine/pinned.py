@@ -53,6 +53,9 @@ class PinnedSampler(Engine):
     def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
         return self.engine.encode_completion(policy, text, end)
 
+    def uses_chat(self, policy: str) -> bool:
+        return self.engine.uses_chat(policy)
+
     def has_same_vocabulary(self, policy: str, other: str) -> bool:
         return self.engine.has_same_vocabulary(policy, other)
 

@@ -85,7 +85,7 @@ def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None
     truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
     grade = Grade(item["final_answer_correct"], truth)
     if solver is None:
-        return Rollout.from_text(problem.id, "generator", problem, "\n\n".join(steps), _parse_paragraphs(steps), grade)
+        return _make_paragraphs(problem.id, problem, steps, grade)
     rollout = rewrite_steps(solver, problem.id, problem, steps, grade=grade)
     if rollout is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
@@ -97,8 +97,11 @@ def rewrite_steps(
 ) -> Rollout | None:
     """Rewrite given steps as a solution in the solver's dialect; None if the steps contain marks of the dialect.
 
-    Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
+    Without an answer, the last number of the last step stands for it: that is where most solutions have theirs. In prose the
+    steps stay as they are, and nothing has to stand for an answer.
     """
+    if solver.dialect == "plain":
+        return _make_paragraphs(id, problem, steps, grade)
     numbers = NUMBER.findall(steps[-1]) if steps else []
     text = solver.write([_flatten_step(step) for step in steps], _flatten_step(answer or (numbers[-1] if numbers else "?")))
     parsed = solver.parse(text)
@@ -109,9 +112,10 @@ def rewrite_steps(
     )
 
 
-def _parse_paragraphs(steps: Sequence[str]) -> Parsed:
-    """Parse steps as plain paragraphs; the answer is somewhere among them."""
-    return Parsed(Solution(tuple(steps), (), None), 1.0)
+def _make_paragraphs(id: str, problem: Problem, steps: Sequence[str], grade: Grade | None) -> Rollout:
+    """Make a solution of given steps as plain paragraphs; the answer is somewhere among them."""
+    parsed = Parsed(Solution(tuple(steps), (), None), 1.0)
+    return Rollout.from_text(id, "generator", problem, "\n\n".join(steps), parsed, grade)
 
 
 def _flatten_step(step: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from milonga.context import Context
 from milonga.credit.self_learning import parse_substring_verdict, select_balanced_pairs
 from milonga.evals.metrics import mean
-from milonga.roles import StepSolver, StepVerifier
+from milonga.roles import Dialect, StepSolver, StepVerifier
 from milonga.roles.demonstrate import make_solver_example
 from milonga.roles.proposer import Proposal, Proposer, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
@@ -21,7 +21,7 @@ SLIP = 0.2
 """The probability that a step of the teacher is wrong, as proposer and as solver: claimed answers are often wrong."""
 FLIP = 0.15
 """The probability that a verdict of the teacher is flipped."""
-WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT")}
+WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT"), "plain": ("CORRECT", "INCORRECT")}
 Parser = Literal["strict", "substring"]
 
 
@@ -149,11 +149,11 @@ def make_gold_pairs(ctx: Context, count: int) -> list[tuple[Rollout, bool]]:
 
 def extract_conclusion(check: Rollout, dialect: str) -> str:
     """Extract the part of a verification that holds its final verdict, whatever it says there."""
-    mark = "=" if dialect == "terse" else "<final_verification>"
+    mark = {"terse": "=", "plain": "Final verdict"}.get(dialect, "<final_verification>")
     return check.text.rpartition(mark)[2].partition("</final_verification>")[0]
 
 
-def parse_verdict(check: Rollout, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
+def parse_verdict(check: Rollout, parser: Parser, dialect: Dialect) -> bool | None:
     """Parse the final verdict of a verification: by the grammar, or by the substring that occurs."""
     verdict: bool | None = check.verification.final
     return verdict if parser == "strict" else parse_substring_verdict(extract_conclusion(check, dialect), WORDS[dialect])

@@ -1,7 +1,8 @@
 """A role renders an agent's prompt and parses its completion. It holds no weights.
 
 Invariant: one grammar per dialect renders the prompt, parses the output and scores its format, so that the reward can never
-accept what the parser rejects. `write` is the inverse of `parse`: parsing what `write` returns gives the value back.
+accept what the parser rejects. `write` is the inverse of `parse`: parsing what `write` returns gives the value back. Format
+has a score of its own and never hides an answer that can be read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import ClassVar, Literal, Protocol
 
 from milonga.engine.base import Engine
 from milonga.registry import Registry
+from milonga.roles.templates import PromptTemplate
 from milonga.tasks.base import Task
-from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts
+from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Solution
 
-Dialect = Literal["terse", "tagged"]
-DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
+Dialect = Literal["plain", "tagged", "terse"]
+DIALECTS: tuple[Dialect, ...] = ("plain", "tagged", "terse")
+"""plain: ordinary prose, for any instruct model. tagged: for models trained in it. terse: for the embedded models. A role that
+has no prose form yet writes and parses tags in the plain dialect too."""
 
 
 class JudgeContext(Protocol):
@@ -51,8 +55,28 @@ class Role(ABC):
     kind: ClassVar[Literal["generative", "scalar", "implicit"]] = "generative"
     """How a policy answers in this role: by sampled text, by a value head, or by its log-ratio to its initial weights."""
 
+    template: PromptTemplate | None = None
+    """The user's own prompt, in place of the role's."""
+    example: bool = False
+    """Whether the prompts of the plain dialect show a worked example: a model without a chat template has no other way to know
+    the form."""
+    thought_steps: bool = False
+    """Whether the steps of a solution are those of its thought in <think> and </think>, rather than of what follows it."""
+
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
+
+    def render_prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        """Render the prompt by the user's template, or else as the role does."""
+        if self.template is None:
+            return self.prompt(problem, target)
+        foreign: dict[str, str | Sequence[str]] = {"problem": problem.text}
+        count = 0
+        if target is not None:
+            steps = target.parsed.value.steps if isinstance(target.parsed.value, Solution) else ()
+            foreign |= {"solution": target.text, "steps": steps}
+            count = len(steps)
+        return self.template.render(foreign, count=count, example=self.example)
 
     @property
     @abstractmethod

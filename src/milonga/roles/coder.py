@@ -20,22 +20,24 @@ Task:
 
 @ROLES.register("coder")
 class Coder(StepSolver):
-    """Writes a plan by steps and a program. terse: as any solver, the program on the answer's line. tagged: the program as it
-    stands in its tag; a box would not hold its braces."""
+    """Writes a plan by steps and a program. plain: prose with the program in a code fence, which the task finds. tagged: the
+    program as it stands in its tag; a box would not hold its braces. terse: as any solver, the program on the answer's line."""
 
     name = "coder"
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        if self.dialect == "terse":
+        if self.dialect != "tagged":
             return super().prompt(problem, target)
         return (Part(CODER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        return super().parse(text, target) if self.dialect == "terse" else _parse_program(text)
+        return _parse_program(text) if self.dialect == "tagged" else super().parse(text, target)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         if self.dialect == "terse":
             return super().write(steps, answer)
+        if self.dialect == "plain":
+            return "\n\n".join([*steps, f"```python\n{answer}\n```"])
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\n{answer}\n</answer>"
 

@@ -14,6 +14,9 @@ from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
 TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"
+PLAIN_AGAIN = """\
+Compare it step by step. Then write your own whole solution, step by step, and put your final answer within \\boxed{}.
+"""
 
 
 def make_panel(texts: Sequence[Rollout]) -> Rollout:
@@ -27,7 +30,8 @@ def make_panel(texts: Sequence[Rollout]) -> Rollout:
 class Reviser(StepSolver):
     """Writes solutions as the solver does. What it reads is foreign text, and says nothing about who is right.
 
-    terse: the problem, each text as it was written, and the problem once more. tagged: the problem, then each text in its tags.
+    terse: the problem, each text as it was written, and the problem once more. tagged, plain: the problem, then each text in
+    its tags.
     """
 
     name = "reviser"
@@ -39,6 +43,8 @@ class Reviser(StepSolver):
             read = [part for text in target.targets for part in (Part(text.text, foreign=True), Part("\n"))]
             return (*super().prompt(problem), *read, *super().prompt(problem))
         read = [part for text in target.targets for part in _render_tagged(text)]
+        if self.dialect == "plain":
+            return (Part("Problem:\n"), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(PLAIN_AGAIN))
         return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 

@@ -53,6 +53,8 @@ def split_into_slices(solution: Rollout, size: int, dialect: Dialect) -> list[Ro
 
 def render_steps(steps: Sequence[str], dialect: Dialect) -> str:
     """Render steps as the solver writes them."""
+    if dialect == "plain":
+        return "\n\n".join(steps)
     return "\n".join(step if dialect == "terse" else f"<step>{step}</step>" for step in steps)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.prose import CLOSE, find_last_box, find_steps, find_thought
 from milonga.roles.tags import find_boxed, find_frame, find_tags
+from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
 
@@ -17,13 +21,19 @@ Solve the problem below. Work inside <think> and </think>, and put every logical
 
 Problem:
 """
+NEXT_EXAMPLE = "\n\nProblem:"
+"""What a model that was shown a worked example writes when it goes on to a problem of its own."""
+NO_ANSWER = "no boxed answer, and none that the task could find"
+LOOSE_FORMAT = 0.5
+"""Format score of an answer that was found without a box."""
 
 
 @ROLES.register("solver")
 class StepSolver(Role):
     """Writes a solution as steps with an answer.
 
-    terse: one step per line, then `#answer`. tagged: `<think><step>…</step>…</think><answer>\\boxed{…}</answer>`.
+    plain: prose; its paragraphs are the steps, the last `\\boxed{…}` is the answer. tagged:
+    `<think><step>…</step>…</think><answer>\\boxed{…}</answer>`. terse: one step per line, then `#answer`.
     `noise` is how often the teacher of demonstrations shows a wrong solution.
     """
 
@@ -36,24 +46,34 @@ class StepSolver(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
+        if self.dialect == "plain":
+            return (NEXT_EXAMPLE,) if self.example else ()
         return () if self.dialect == "terse" else ("</answer>",)
 
     @property
     def step_stop(self) -> tuple[str, ...]:
-        return ("\n",) if self.dialect == "terse" else ("</step>",)
+        return {"terse": ("\n",), "tagged": ("</step>",), "plain": ("\n\n",)}[self.dialect]
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
+        if self.dialect == "plain":
+            asked = {"example": self.example, "program": problem.wants_program}
+            return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)
         return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect == "plain":
+            return parse_plain(text, self.thought_steps)
         return parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         """Write the text that parses as these steps and this answer."""
         if self.dialect == "terse":
             return "".join(f"{step}\n" for step in steps) + f"#{answer}"
+        if self.dialect == "plain":
+            # With the last step, so that there are as many paragraphs as steps.
+            return "\n".join(["\n\n".join(steps), f"The final answer is \\boxed{{{answer}}}."]).lstrip("\n")
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
@@ -69,6 +89,30 @@ def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, sol
     text = solver.write(demonstration.steps, demonstration.answer)
     grade = Grade(demonstration.correct, demonstration.truth)
     return Rollout.from_text(id, "generator", problem, text, solver.parse(text), grade)
+
+
+def parse_plain(text: str, thought_steps: bool = False) -> Parsed:
+    """Parse prose: the last box anywhere is the answer, the paragraphs of what follows a thought (or of the thought itself) are
+    the steps. An answer without a box is found by the task, at a lower format score: `accept_extracted`."""
+    end = len(text) - len(NEXT_EXAMPLE) if text.endswith(NEXT_EXAMPLE) else len(text)
+    thought, begin = find_thought(text[:end]), 0
+    if thought is not None:
+        begin, end = thought if thought_steps else (min(end, thought[1] + len(CLOSE)), end)
+    spans = find_steps(text, begin, end)
+    steps, ends = tuple(text[a:b].strip() for a, b in spans), tuple(b for _, b in spans)
+    value = Solution(steps, ends, find_last_box(text), begin=begin)
+    if value.answer is None:
+        return Parsed(value, 0.0, NO_ANSWER)
+    return Parsed(value, 1.0) if steps else Parsed(value, 0.5, "no steps")
+
+
+def accept_extracted(parsed: Parsed, answer: str | None, asked: bool) -> Parsed:
+    """Accept the answer that the task itself finds in a text. `asked`: it has the form that was asked for (a program in a code
+    fence); otherwise its format score is lower than that of a box."""
+    value = replace(parsed.get(Solution), answer=answer)
+    if answer is None:
+        return Parsed(value, 0.0, NO_ANSWER)
+    return Parsed(value, 1.0 if asked else LOOSE_FORMAT, None if value.steps else "no steps")
 
 
 def parse_terse(text: str) -> Parsed:
@@ -117,4 +161,4 @@ def parse_tagged(text: str) -> Parsed:
 
 def make_step_solver(dialect: str) -> StepSolver:
     """Make the step solver for the dialect of a resolved config."""
-    return StepSolver("terse" if dialect == "terse" else "tagged")
+    return StepSolver(cast(Dialect, dialect))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver, demonstration_to_rollout
+from milonga.roles.prose import read_verdicts
+from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
+from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
@@ -41,7 +44,8 @@ class _Verdicts(NamedTuple):
 class StepVerifier(Role):
     """Judges each step of a solution and then the whole.
 
-    terse: a line per step, `analysis` then `+` or `-`, and a last line `=+` or `=-`. tagged: boxed verdicts in two tags.
+    plain: a line for each step that ends in CORRECT or INCORRECT, and a last one for the whole; it may stop after the first
+    wrong step. tagged: boxed verdicts in two tags. terse: a line per step, `analysis` then `+` or `-`, and `=+` or `=-`.
     `noise` is how often the teacher of demonstrations is wrong about one step.
     """
 
@@ -54,6 +58,8 @@ class StepVerifier(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
+        if self.dialect == "plain":
+            return (NEXT_EXAMPLE,) if self.example else ()
         return () if self.dialect == "terse" else ("</final_verification>",)
 
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
@@ -67,11 +73,17 @@ class StepVerifier(Role):
                 Part(target.text, foreign=True),
                 Part("\n!"),
             )
+        if self.dialect == "plain":
+            steps = target.solution.steps
+            foreign = {"problem": problem.text, "steps": steps}
+            return load_packaged_prompt("verifier").render(foreign, count=len(steps), example=self.example)
         return render_tagged_prompt(VERIFIER_PROMPT, problem, target, "Verification:")
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError("a verification is read against the solution it judges")
+        if self.dialect == "plain":
+            return parse_plain(text, len(target.solution.steps))
         found = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         return score_verification(found, len(target.solution.steps), target.parsed.format)
 
@@ -81,6 +93,8 @@ class StepVerifier(Role):
         if self.dialect == "terse":
             lines = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, verdicts, strict=True)]
             return "".join(lines) + ("=+" if final else "=-")
+        if self.dialect == "plain":
+            return _write_plain(verdicts, final, notes)
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
         return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"
@@ -96,6 +110,32 @@ class StepVerifier(Role):
             verdicts[turned] = not verdicts[turned]
         solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(verdicts, all(verdicts), shown.checks)
+
+
+def _write_plain(verdicts: Sequence[bool], final: bool, notes: Sequence[str]) -> str:
+    word = {True: "CORRECT", False: "INCORRECT"}
+    lines = [
+        " ".join(filter(None, (f"Step {number}:", note, word[right])))
+        for number, (right, note) in enumerate(zip(verdicts, notes, strict=True), 1)
+    ]
+    return "\n".join([*lines, f"Final verdict: {word[final]}"])
+
+
+def parse_plain(text: str, count: int) -> Parsed:
+    """Parse the verdicts on `count` steps from prose. Verdicts may end at the first wrong step; a missing final verdict follows
+    from the steps. The format score is the share of the needed verdicts that can be read, the final one counted as one."""
+    found = read_verdicts(text, count)
+    said = [found.steps[number].right for number in takewhile(found.steps.__contains__, range(1, count + 1))]
+    if len(said) < count and False in said:
+        said = said[: said.index(False) + 1]
+    complete = bool(said) and (len(said) == count or not said[-1])
+    final = found.final.right if found.final is not None else all(said) if complete else None
+    ends = tuple(found.ends[number] for number in range(1, len(said) + 1))
+    value = Verification(tuple(said), final, ends) if complete else Verification(None, final)
+    problems = [] if complete else [f"verdicts on {len(said)} of {count} steps"]
+    problems += [] if final is not None else ["no final verdict"]
+    score = (len(said) + (found.final is not None)) / ((len(said) if complete else count) + 1)
+    return Parsed(value, score, "; ".join(problems) or None)
 
 
 def render_tagged_prompt(orders: str, problem: Problem, target: Rollout, wanted: str) -> Prompt:

@@ -69,7 +69,7 @@ class YesNoVerifier(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return ("</verdict>",) if self.dialect == "tagged" and self.form == "cot" else ()
+        return ("</verdict>",) if self.dialect != "terse" and self.form == "cot" else ()
 
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render the form's prompt. A model trained to check first has no meaningful word probability without the check."""

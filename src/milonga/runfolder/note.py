@@ -1,6 +1,6 @@
 """`milonga.json`, a note beside an exported model: agents, dialect, origin, recipe, task and turn.
 
-A folder without it is treated like any other model: tagged dialect, and the default learning rate of large models.
+A folder without it is treated like any other model: plain dialect, and the default learning rate of large models.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def find_origin(model: str) -> str:
 
 
 def find_dialect(model: str) -> str:
-    """Return the dialect of a model: that of its note if it was exported, terse if embedded, otherwise tagged."""
+    """Return the dialect of a model: that of its note if it was exported, terse if embedded, otherwise plain."""
     note = read_note(model)
     if note is not None:
         return note.dialect
-    return "terse" if is_embedded(model) else "tagged"
+    return "terse" if is_embedded(model) else "plain"

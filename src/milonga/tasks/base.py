@@ -108,6 +108,10 @@ class Task(ABC):
     @abstractmethod
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
 
+    def extract(self, text: str, problem: Problem) -> str | None:
+        """Find the answer in a free text that has it in no box; None if there is none."""
+        return None
+
     @property
     def offers(self) -> Set[Capability]:
         """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""

@@ -165,6 +165,9 @@ class LocalEngine(Engine):
     def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
         return self.policy(policy).codec.encode_completion(text, end)
 
+    def uses_chat(self, policy: str) -> bool:
+        return self.policy(policy).codec.chat
+
     def has_same_vocabulary(self, policy: str, other: str) -> bool:
         mine, theirs = (self.policy(name).codec.tokenizer.get_vocab() for name in (policy, other))
         return bool(mine == theirs)

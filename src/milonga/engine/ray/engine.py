@@ -133,6 +133,9 @@ class RayEngine(Engine):
     def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
         return self._get_codec(policy).encode_completion(text, end)
 
+    def uses_chat(self, policy: str) -> bool:
+        return self.codecs[policy].chat
+
     def has_same_vocabulary(self, policy: str, other: str) -> bool:
         mine, theirs = (self._get_codec(name).tokenizer.get_vocab() for name in (policy, other))
         return bool(mine == theirs)

@@ -135,6 +135,9 @@ class WithEndpoints(Engine):
             return codec.encode_completion(text, "eos" if end else "length")
         return self.inner.encode_completion(policy, text, end)
 
+    def uses_chat(self, policy: str) -> bool:
+        return policy in self.endpoints or self.inner.uses_chat(policy)
+
     def has_same_vocabulary(self, policy: str, other: str) -> bool:
         behind = [name in self.endpoints for name in (policy, other)]
         return all(behind) or (not any(behind) and self.inner.has_same_vocabulary(policy, other))

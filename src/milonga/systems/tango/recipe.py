@@ -184,7 +184,8 @@ def collect_step_verdicts(solutions: Rollouts, checks: Rollouts) -> Verdicts:
 
 
 def verdicts_to_signs(verdicts: tuple[bool, ...] | None, solution: Rollout) -> list[float] | None:
-    """Convert step verdicts to +1 and -1; None where they do not match the solution's steps."""
-    if not verdicts or len(verdicts) != len(solution.steps):
+    """Convert step verdicts to +1 and -1, NaN for the steps after the last verdict; None where they do not match the solution's
+    steps."""
+    if not verdicts or len(verdicts) > len(solution.steps):
         return None
-    return [1.0 if right else -1.0 for right in verdicts]
+    return [1.0 if right else -1.0 for right in verdicts] + [float("nan")] * (len(solution.steps) - len(verdicts))

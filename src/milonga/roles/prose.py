@@ -1,0 +1,291 @@
+r"""Reading ordinary prose: the thought, the steps and the boxed answer of a solution, and the verdicts of a verification.
+
+Nothing is demanded that an instruct model does not do by itself: what can be read is read, what cannot is None.
+Invariant: every reader goes over the text once, line by line; its time grows linearly with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from milonga.roles.tags import find_boxed
+
+OPEN, CLOSE = "<think>", "</think>"
+HEADING = re.compile(r"\s{0,3}#{1,6}\s")
+ITEM = re.compile(r"\s{0,3}(?:#{1,6}\s+)?(?:\*\*|__)?(?:\d{1,3}[.)]\s|step\s+\d{1,3}\b)", re.IGNORECASE)
+"""The beginning of a line that begins a step of its own: an item of a numbered list, or "Step 3"."""
+FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
+TITLE = re.compile(r"(?:\d{1,3}[.)]\s*)?(?:(?:\*\*|__)[^*_]*(?:\*\*|__)|step\s+\d{1,3})\s*[:.]?", re.IGNORECASE)
+"""A line that is only a title: bold from end to end, or "Step 3:", numbered or not."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a text as the span [start, end) of its characters, its newline included."""
+
+    start: int
+    end: int
+    text: str
+
+
+def _split_lines(text: str, start: int = 0, end: int | None = None) -> Iterator[_Line]:
+    end = len(text) if end is None else end
+    while start < end:
+        newline = text.find("\n", start, end)
+        stop = end if newline < 0 else newline + 1
+        yield _Line(start, stop, text[start:stop])
+        start = stop
+
+
+def find_thought(text: str) -> tuple[int, int] | None:
+    """Find the span of the thought in `<think>` and `</think>`; None if there is none.
+
+    A template may have opened it (then it begins with the text), and a text that was cut may not close it.
+    """
+    opened, closed = text.find(OPEN), text.find(CLOSE)
+    if opened < 0 and closed < 0:
+        return None
+    if opened < 0 or 0 <= closed < opened:
+        return 0, closed
+    closed = text.find(CLOSE, opened)
+    return opened + len(OPEN), len(text) if closed < 0 else closed
+
+
+def find_last_box(text: str) -> str | None:
+    r"""Find the content of the last `\boxed{…}` with something in it; of a box in a box the inner one."""
+    found = [inner.strip() for inner in find_boxed(text) if inner.strip()]
+    if not found:
+        return None
+    return find_last_box(found[-1]) or found[-1]
+
+
+def find_steps(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+    """Find the steps of a text: its paragraphs, as ProcessBench and Qwen's PRM cut them. Spans lie side by side and cover the
+    text from `start` to `end`.
+
+    Blank lines part steps, and so do the items of a numbered list. A displayed formula stays with what precedes it, a title
+    with what follows it; inside a code fence or an open formula nothing is cut. No step is empty.
+    """
+    end = len(text) if end is None else end
+    blocks: list[_Line] = []
+    for block in _split_blocks(text, start, end):
+        before = blocks[-1] if blocks else None
+        if before is not None and (_is_formula(block.text) or _is_title(before.text)):
+            blocks[-1] = _Line(before.start, block.end, text[before.start : block.end])
+        else:
+            blocks.append(block)
+    if len(blocks) > 1 and _is_title(blocks[-1].text):
+        blocks.pop()
+    if not blocks:
+        return []
+    starts = [start, *(block.start for block in blocks[1:]), end]
+    return list(pairwise(starts))
+
+
+def _split_blocks(text: str, start: int, end: int) -> Iterator[_Line]:
+    """Split a text at blank lines and before items of a numbered list. Blocks have no blank lines at their ends."""
+    state, begin, stop = _Open(), None, start
+    for line in _split_lines(text, start, end):
+        if not line.text.strip():
+            if begin is not None and not state.is_open:
+                yield _Line(begin, stop, text[begin:stop])
+                begin = None
+            continue
+        if begin is not None and not state.is_open and ITEM.match(line.text):
+            yield _Line(begin, stop, text[begin:stop])
+            begin = None
+        begin, stop = line.start if begin is None else begin, line.end
+        state = state.after(line.text)
+    if begin is not None:
+        yield _Line(begin, stop, text[begin:stop])
+
+
+@dataclass(frozen=True)
+class _Open:
+    """What is open after a line: a code fence, or a displayed formula."""
+
+    fence: bool = False
+    dollars: bool = False
+    brackets: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.fence or self.dollars or self.brackets > 0
+
+    def after(self, line: str) -> _Open:
+        if FENCE.match(line):
+            return replace(self, fence=not self.fence)
+        if self.fence:
+            return self
+        opened = line.count("\\[") + line.count("\\begin{") - line.count("\\]") - line.count("\\end{")
+        return replace(self, dollars=self.dollars ^ bool(line.count("$$") % 2), brackets=max(0, self.brackets + opened))
+
+
+def _is_formula(block: str) -> bool:
+    """Whether a block is a displayed formula and nothing else."""
+    bare = block.strip()
+    return any(bare.startswith(a) and bare.endswith(b) for a, b in (("\\[", "\\]"), ("$$", "$$"))) and len(bare) > 4
+
+
+def _is_title(block: str) -> bool:
+    """Whether a block is one line that only announces what follows."""
+    bare = block.strip()
+    if "\n" in bare or len(bare) > 200:
+        return False
+    return HEADING.match(bare + " ") is not None or TITLE.fullmatch(bare) is not None
+
+
+Kind = Literal["step", "final"]
+EDGE = r"[\s>*#_\-•`(\[]*"
+STEP_MARK = re.compile(rf"{EDGE}(?:\d{{1,3}}[.)]\s*)?[*_]*(?:step|paragraph)\s*#?\s*(\d{{1,4}})\b", re.IGNORECASE)
+NUMBER_MARK = re.compile(r"[\s>*#_]*(\d{1,4})[.):]\s")
+FINAL_MARK = re.compile(
+    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+|my\s+)?(?:final|overall|verdict|conclusion)\b", re.IGNORECASE
+)
+CLOSING_MARK = re.compile(
+    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+(?:whole\s+)?(?:solution|answer)|all\s+(?:the\s+)?steps)\b",
+    re.IGNORECASE,
+)
+"""How a verdict on the whole may begin, once the step before it has its own."""
+WORD = re.compile(
+    r"(?<![a-z])(?P<no>not\s+(?:entirely\s+|quite\s+|fully\s+)?)?(?P<word>in\W{0,3}correct|correct|wrong|right)(?![a-z])",
+    re.IGNORECASE,
+)
+BOX_BEFORE = re.compile(r"\\boxed\{\W*(?:text\{\W*)?$")
+PREDICATE = re.compile(
+    r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[]\s*[*_\"'`\[(]*)$", re.IGNORECASE
+)
+"""What stands before a word that is a verdict, rather than a word of the analysis ("the correct value")."""
+ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict that was read: what it says, where its word begins in the text, and how plainly it was said (0 to 3)."""
+
+    right: bool
+    at: int
+    plainness: int
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of a verification. `steps` maps the number of a step, from 1, to its verdict; `ends` to the end of its check
+    in the text."""
+
+    steps: dict[int, Verdict]
+    ends: dict[int, int]
+    final: Verdict | None
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A part of a verification: the check of one step, or the final verdict."""
+
+    kind: Kind
+    number: int
+    start: int
+    end: int
+
+
+def read_verdicts(text: str, count: int) -> Verdicts:
+    """Read the verdicts on `count` steps and the final one, however they are laid out.
+
+    A check is what stands between "Step 3" (or "3.") and the next of its kind. Checks count in ascending order: of a step that
+    is named twice, the first check with a verdict. Without any marks, lines that are verdicts count in order.
+    """
+    steps: dict[int, Verdict] = {}
+    ends: dict[int, int] = {}
+    final: Verdict | None = None
+    sections = _find_sections(text)
+    for section in sections:
+        verdict = _find_verdict(text, section.start, section.end)
+        if verdict is None:
+            continue
+        if section.kind == "final":
+            final = verdict
+        elif max(steps, default=0) < section.number <= count:
+            steps[section.number], ends[section.number] = verdict, section.end
+    if not any(section.kind == "step" for section in sections):
+        return _read_unmarked(text, count, final)
+    return Verdicts(steps, ends, final)
+
+
+def _find_sections(text: str) -> list[_Section]:
+    """Find the parts of a verification by the beginnings of its lines."""
+    lines = list(_split_lines(text))
+    marks = STEP_MARK if any(STEP_MARK.match(line.text) for line in lines) else NUMBER_MARK
+    found: list[_Section] = []
+    for line in lines:
+        mark = marks.match(line.text)
+        if mark is not None:
+            found.append(_Section("step", int(mark[1]), line.start + mark.end(), line.end))
+        elif FINAL_MARK.match(line.text) or (found and _closes(text, found[-1], line)):
+            found.append(_Section("final", 0, line.start, line.end))
+        elif found:
+            found[-1] = replace(found[-1], end=line.end)
+    return found
+
+
+def _closes(text: str, section: _Section, line: _Line) -> bool:
+    """Whether a line begins a verdict on the whole: it sounds so, and the step before it has a verdict already."""
+    if section.kind != "step" or CLOSING_MARK.match(line.text) is None or _find_verdict(line.text, 0, len(line.text)) is None:
+        return False
+    return _find_verdict(text, section.start, section.end) is not None
+
+
+def _read_unmarked(text: str, count: int, final: Verdict | None) -> Verdicts:
+    """Read lines that are nothing but a verdict, in order: one for each step, and one more for the whole."""
+    said = []
+    for line in _split_lines(text):
+        verdict = _find_verdict(text, line.start, line.end)
+        if verdict is not None and verdict.plainness >= 2 and not FINAL_MARK.match(line.text):
+            said.append((verdict, line.end))
+    if final is None and len(said) == count + 1:
+        final = said.pop()[0]
+    if len(said) > count:
+        return Verdicts({}, {}, final)
+    steps = {number: verdict for number, (verdict, _) in enumerate(said, 1)}
+    return Verdicts(steps, {number: end for number, (_, end) in enumerate(said, 1)}, final)
+
+
+def _find_verdict(text: str, start: int, end: int) -> Verdict | None:
+    """Find the verdict in a part of the text: of the words that can be one, the last of those most plainly said."""
+    best: Verdict | None = None
+    for match in WORD.finditer(text, start, end):
+        found = _weigh_word(text, match, start, end)
+        if found is not None and (best is None or found.plainness >= best.plainness):
+            best = found
+    return best
+
+
+def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> Verdict | None:
+    """Weigh a word as a verdict. 3: in a box. 2: in capitals, or alone on its line. 1: the end of a statement, or "is correct".
+    None: a word of the analysis."""
+    word = match["word"]
+    right = (word.lower() in ("correct", "right")) != bool(match["no"])
+    line_start = max(start, text.rfind("\n", start, match.start()) + 1)
+    newline = text.find("\n", match.end(), end)
+    before = text[max(line_start, match.start() - 60) : match.start()]
+    after = text[match.end() : min(end if newline < 0 else newline, match.end() + 60)]
+    plainness = _weigh_place(word, before, after, match["no"])
+    return None if plainness is None else Verdict(right, match.start("word"), plainness)
+
+
+def _weigh_place(word: str, before: str, after: str, negated: str | None) -> int | None:
+    if BOX_BEFORE.search(before):
+        return 3
+    graded = word.lower() not in ("wrong", "right")
+    if graded and word.isupper():
+        return 2
+    last = ENDING.match(after) is not None
+    if PREDICATE.search(before) is None:
+        return None
+    if last and not before.strip(" *_\"'`>-#"):
+        return 2
+    predicated = negated is not None or re.search(r"\b(?:is|are|was|were|be|seems?)\W*$", before, re.IGNORECASE) is not None
+    return 1 if last or predicated or (graded and after[:1] in (".", ",", ";", ":", "!", " ") and word[0].isupper()) else None

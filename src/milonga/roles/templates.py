@@ -1,0 +1,82 @@
+"""Prompts as Jinja templates: files of the package, or the user's own.
+
+Invariant: problems, solutions and steps are foreign text. They pass through a template as placeholders and come out as parts
+of their own, so that no text of a data set or model can become a special token or a piece of the template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from milonga.errors import ConfigError
+from milonga.types import Part, Prompt
+
+PLACE = re.compile("\ue000(\\d+)\ue001")
+"""A placeholder for foreign text: its number between two characters of private use."""
+VARIABLES = {
+    "problem": "the problem's text",
+    "solution": "the text of the solution to be judged",
+    "steps": "its steps, as a list of texts",
+    "count": "the number of its steps",
+    "example": "whether a worked example is to be shown",
+}
+
+
+class PromptTemplate:
+    """A template of one agent's prompt."""
+
+    def __init__(self, source: str, name: str) -> None:
+        self.name = name
+        try:
+            self.template: Template = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False).from_string(
+                source
+            )
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"prompt '{name}', line {error.lineno}: {error.message}") from None
+
+    def render(self, foreign: Mapping[str, str | Sequence[str]], **own: object) -> Prompt:
+        """Render the prompt. `foreign` texts are inserted as they are; `own` values are ours (numbers, switches)."""
+        texts: list[str] = []
+
+        def place(text: str) -> str:
+            texts.append(text)
+            return f"\ue000{len(texts) - 1}\ue001"
+
+        values: dict[str, Any] = dict(own)
+        for key, value in foreign.items():
+            values[key] = place(value) if isinstance(value, str) else [place(text) for text in value]
+        try:
+            rendered = self.template.render(values)
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            known = ", ".join(VARIABLES)
+            raise ConfigError(f"prompt '{self.name}': {error}; its variables are {known}") from None
+        return _split_parts(rendered, texts)
+
+
+def _split_parts(rendered: str, texts: Sequence[str]) -> Prompt:
+    """Split a rendered template at its placeholders: odd pieces are the numbers of foreign texts."""
+    pieces = PLACE.split(rendered)
+    parts = [Part(texts[int(piece)], foreign=True) if odd % 2 else Part(piece) for odd, piece in enumerate(pieces)]
+    return tuple(part for part in parts if part.text)
+
+
+@cache
+def load_packaged_prompt(name: str) -> PromptTemplate:
+    """Load a prompt of the package, such as `solver`."""
+    return PromptTemplate((files("milonga.roles") / "prompts" / f"{name}.jinja").read_text(encoding="utf-8"), name)
+
+
+def load_prompt(path: str) -> PromptTemplate:
+    """Load a prompt file of the user's."""
+    try:
+        return PromptTemplate(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompt file '{path}' cannot be read: {error}") from None

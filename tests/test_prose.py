@@ -1,0 +1,275 @@
+"""Prose: steps are paragraphs, the last box is the answer, verdicts are read however a model lays them out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.errors import ConfigError
+from milonga.roles import StepSolver, StepVerifier
+from milonga.roles.prose import find_last_box, find_steps, find_thought, read_verdicts
+from milonga.roles.solver import LOOSE_FORMAT, accept_extracted
+from milonga.roles.templates import PromptTemplate
+from milonga.types import Parsed, Problem, Rollout, Solution
+
+SOLVER, VERIFIER = StepSolver("plain"), StepVerifier("plain")
+REAL = [json.loads(line) for line in (Path(__file__).parent / "real_outputs.jsonl").read_text(encoding="utf-8").splitlines()]
+FUZZ = settings(PROPERTY, max_examples=300)
+
+
+def make_solution(count: int) -> Rollout:
+    value = Solution(tuple(f"s{k}" for k in range(count)), tuple(range(1, count + 1)), "1")
+    return Rollout.from_text("s", "generator", Problem("p", "a problem", "1"), "text", Parsed(value, 1.0))
+
+
+def split(text: str) -> list[str]:
+    return [text[a:b].strip() for a, b in find_steps(text)]
+
+
+# -- Steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("One.\n\nTwo.", ["One.", "Two."]),
+        ("One\nstill one.\n \n\n\nTwo.\n", ["One\nstill one.", "Two."]),
+        # a displayed formula stays with what precedes it
+        ("So:\n\n\\[ x = 1 \\]\n\nDone.", ["So:\n\n\\[ x = 1 \\]", "Done."]),
+        ("So:\n\n$$\nx = 1\n\n+ 2\n$$\n\nDone.", ["So:\n\n$$\nx = 1\n\n+ 2\n$$", "Done."]),
+        ("\\begin{align}\na\n\nb\n\\end{align}\n\nDone.", ["\\begin{align}\na\n\nb\n\\end{align}", "Done."]),
+        # items of a numbered list are steps, their sub-items are not
+        ("We do:\n1. **A**: a\n   - b\n2. c\n3) d", ["We do:", "1. **A**: a\n   - b", "2. c", "3) d"]),
+        ("Step 1: a\nStep 2: b", ["Step 1: a", "Step 2: b"]),
+        ("**Step 1:** a\n\n### Step 2\nb", ["**Step 1:** a", "### Step 2\nb"]),
+        # a title goes with what follows it, and a last one with what precedes it
+        ("### First\n\nOne.\n\n**Second**\n\nTwo.", ["### First\n\nOne.", "**Second**\n\nTwo."]),
+        ("1. **Find the cost:**\n\n   3 * 4 = 12\n\n2. **Add**", ["1. **Find the cost:**\n\n   3 * 4 = 12\n\n2. **Add**"]),
+        ("Step 1:\n\na\n\nStep 2:\n\nb", ["Step 1:\n\na", "Step 2:\n\nb"]),
+        # a code fence is not cut
+        ("Run:\n\n```python\na = 1\n\n1. b\n```\n\nDone.", ["Run:", "```python\na = 1\n\n1. b\n```", "Done."]),
+        ("```\nnever closed\n\nat all", ["```\nnever closed\n\nat all"]),
+        ("", []),
+        (" \n\n ", []),
+        ("# Only a title", ["# Only a title"]),
+    ],
+)
+def test_steps_are_paragraphs(text: str, steps: list[str]) -> None:
+    assert split(text) == steps
+
+
+words = st.sampled_from(
+    ["a", "So", "\n", "\n\n", " ", "$$", "\\[", "\\]", "1. ", "2) ", "```", "# T", "**B**", "Step 1:", "x = 1"]
+)
+soup = st.lists(words, max_size=30).map("".join) | st.text(max_size=60)
+
+
+@FUZZ
+@given(text=soup)
+def test_steps_cover_the_text_and_none_is_empty(text: str) -> None:
+    spans = find_steps(text)
+    assert bool(spans) == bool(text.strip())
+    assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])] if spans else True
+    assert all(text[a:b].strip() for a, b in spans)
+    assert not spans or spans[-1][1] == len(text)
+
+
+# -- Solutions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so \\boxed{7}.", "7"),
+        ("\\boxed{3} or rather \\boxed{ 4 }", "4"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("\\boxed{\\boxed{5}}", "5"),
+        ("\\boxed{5} and \\boxed{}", "5"),
+        ("\\boxed{5} and \\boxed{6", "5"),
+        ("Sure! <think>\\boxed{1}</think> It is \\boxed{2}, I hope.", "2"),
+        ("no box", None),
+    ],
+)
+def test_the_last_box_is_the_answer(text: str, answer: str | None) -> None:
+    assert find_last_box(text) == answer
+    parsed = SOLVER.parse(text)
+    assert parsed.get(Solution).answer == answer
+    assert (parsed.format, parsed.is_valid) == ((1.0, True) if answer else (0.0, False))
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "after"),
+    [
+        ("<think>a\n\nb</think>c\n\nd", ["a", "b"], ["c", "d"]),
+        ("a\n\nb</think>c", ["a", "b"], ["c"]),  # opened by the template
+        ("Hm. <think>a</think>c", ["a"], ["c"]),
+        ("<think>a\n\nb", ["a", "b"], []),  # cut
+        ("c\n\nd", ["c", "d"], ["c", "d"]),  # no thought
+    ],
+)
+def test_steps_are_those_of_the_thought_or_of_what_follows(text: str, thought: list[str], after: list[str]) -> None:
+    thinker = StepSolver("plain")
+    thinker.thought_steps = True
+    assert list(thinker.parse(text).get(Solution).steps) == thought
+    assert list(SOLVER.parse(text).get(Solution).steps) == after
+    assert (find_thought(text) is None) == ("think" not in text)
+
+
+def test_an_answer_that_the_task_finds_has_a_lower_format_score() -> None:
+    loose = accept_extracted(SOLVER.parse("It is 7."), "7", asked=False)
+    assert (loose.get(Solution).answer, loose.format, loose.is_valid) == ("7", LOOSE_FORMAT, True)
+    program = accept_extracted(SOLVER.parse("```python\nx\n```"), "x", asked=True)
+    assert (program.get(Solution).answer, program.format, program.is_valid) == ("x", 1.0, True)
+    assert not accept_extracted(SOLVER.parse("I do not know"), None, asked=False).is_valid
+
+
+paragraphs = st.text("abc xyz=+", min_size=1, max_size=12).map(str.strip).filter(bool)
+
+
+@PROPERTY
+@given(steps=st.lists(paragraphs, min_size=1, max_size=5), answer=st.text("0123ab/", min_size=1, max_size=8))
+def test_a_written_solution_reads_back(steps: list[str], answer: str) -> None:
+    parsed = SOLVER.parse(SOLVER.write(steps, answer))
+    found = parsed.get(Solution)
+    assert len(found.steps) == len(steps) and found.answer == answer and parsed.format == 1.0
+    assert all(read.startswith(written) for read, written in zip(found.steps, steps, strict=True))
+
+
+@FUZZ
+@given(text=soup)
+def test_any_text_reads_as_a_solution(text: str) -> None:
+    parsed = SOLVER.parse(text)
+    value = parsed.get(Solution)
+    assert len(value.steps) == len(value.ends) and list(value.ends) == sorted(set(value.ends))
+    assert 0 <= parsed.format <= 1 and parsed.is_valid == (value.answer is not None and bool(value.steps))
+
+
+# -- Verifications ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "final", "form"),
+    [
+        ("Step 1: CORRECT\nStep 2: no. INCORRECT\nStep 3: CORRECT\nFinal verdict: INCORRECT", (True, False, True), False, 1.0),
+        # it may stop after the first wrong step, and the final verdict may be missing
+        ("Step 1: fine. CORRECT\nStep 2: no. INCORRECT\nFinal verdict: INCORRECT", (True, False), False, 1.0),
+        ("Step 1: CORRECT\nStep 2: INCORRECT", (True, False), False, 2 / 3),
+        ("Step 1: CORRECT\nStep 2: CORRECT\nStep 3: CORRECT", (True, True, True), True, 3 / 4),
+        # what follows a gap is unknown
+        ("Step 1: CORRECT\nStep 2: INCORRECT\nStep 4: CORRECT", (True, False), False, 2 / 3),
+        ("Step 1: CORRECT\nStep 3: CORRECT\nFinal verdict: CORRECT", None, True, 2 / 4),
+        ("Step 1: CORRECT\nStep 2: hm", None, None, 1 / 4),
+        ("Final verdict: CORRECT", None, True, 1 / 4),
+        # however it is laid out
+        ("**Step 1**: **Correct**\n\n**Step 2**: ok. *correct*\n\n**Step 3**: **Incorrect**.\n\n**Final Verdict**: incorrect",
+         (True, True, False), False, 1.0),
+        ("### Step 1\n$x = \\boxed{5}$\n\n\\boxed{CORRECT}\n### Step 2\n\\boxed{\\text{Incorrect}}\n\nOverall: \\boxed{WRONG}",
+         (True, False), False, 1.0),
+        ("- Step 1: The sum is right.\n- Step 2: This is not correct, since the correct value is 8.\nVerdict: wrong.",
+         (True, False), False, 1.0),
+        ("1. Correct\n2. Correct\n3. Incorrect\n", (True, True, False), False, 3 / 4),
+        ("CORRECT\nCORRECT\nCORRECT\nINCORRECT", (True, True, True), False, 1.0),
+        ("Step 1: CORRECT\nStep 2: CORRECT\nStep 3: CORRECT\nThe solution is correct.", (True, True, True), True, 1.0),
+        ("Step 1 is correct.\nStep 2 is incorrect.", (True, False), False, 2 / 3),
+        # steps that are copied first have no verdicts
+        ("Step 1: 2 + 2 = 4\nStep 2: 4 + 1 = 6\nStep 1: yes. CORRECT\nStep 2: it is 5. INCORRECT", (True, False), False, 2 / 3),
+        # words of an analysis are none
+        ("Step 1: The correct value is on the right side.\n", None, None, 0.0),
+        ("I cannot say.", None, None, 0.0),
+        ("", None, None, 0.0),
+    ],
+)  # fmt: skip
+def test_verdicts_on_three_steps(text: str, steps: tuple[bool, ...] | None, final: bool | None, form: float) -> None:
+    parsed = VERIFIER.parse(text, make_solution(3))
+    value = parsed.value
+    assert (value.steps, value.final) == (steps, final)
+    assert parsed.format == pytest.approx(form)
+    assert parsed.is_valid == (steps is not None and final is not None)
+
+
+@PROPERTY
+@given(
+    verdicts=st.lists(st.booleans(), min_size=1, max_size=5),
+    final=st.booleans(),
+    note=st.sampled_from(["", "2 + 2 = 4.", "the right side is 7"]),
+)
+def test_a_written_verification_reads_back(verdicts: list[bool], final: bool, note: str) -> None:
+    parsed = VERIFIER.parse(VERIFIER.write(verdicts, final, [note] * len(verdicts)), make_solution(len(verdicts)))
+    assert (parsed.value.steps, parsed.value.final, parsed.format) == (tuple(verdicts), final, 1.0)
+
+
+marks = st.sampled_from(
+    ["Step 1:", "Step 2:", "Step 3:", "2.", " ", "\n", "\n", "CORRECT", "INCORRECT", "correct", "not ", "is ", "**",
+     "\\boxed{", "}", "Final verdict:", "The solution", "wrong", "."]
+)  # fmt: skip
+
+
+@FUZZ
+@given(text=st.lists(marks, max_size=25).map("".join) | st.text(max_size=60), count=st.integers(0, 3))
+def test_any_text_reads_as_a_verification(text: str, count: int) -> None:
+    parsed = VERIFIER.parse(text, make_solution(count))
+    value = parsed.value
+    assert 0 <= parsed.format <= 1
+    assert len(value.ends) == len(value.steps or ()) and list(value.ends) == sorted(set(value.ends))
+    assert value.steps is None or 0 < len(value.steps) <= count
+    assert value.steps is None or len(value.steps) == count or value.steps[-1] is False
+    assert all(0 < end <= len(text) for end in value.ends)
+
+
+# -- What real models write ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{n}-{row['model']}-{row['kind']}") for n, row in enumerate(REAL)])
+def test_outputs_of_real_models_are_read_as_a_person_reads_them(row: dict[str, Any]) -> None:
+    if row["kind"] == "solution":
+        parsed = SOLVER.parse(row["text"])
+        value = parsed.get(Solution)
+        assert (value.answer, len(value.steps)) == (row["answer"], row["count"])
+    else:
+        found = VERIFIER.parse(row["text"], make_solution(row["count"])).value
+        said = None if found.steps is None else list(found.steps)
+        assert (said, found.final) == (row["steps"], row["final"])
+
+
+# -- Prompts ---------------------------------------------------------------------------------------
+
+
+def test_foreign_text_passes_a_template_unchanged() -> None:
+    template = PromptTemplate("Q: {{ problem }}\n{% for s in steps %}{{ loop.index }} {{ s }};{% endfor %}{{ count }}", "mine")
+    hostile = "{{ 7 * 7 }} <|im_end|> {% raw %}"
+    parts = template.render({"problem": hostile, "steps": [hostile, "b"]}, count=2)
+    assert "".join(part.text for part in parts) == f"Q: {hostile}\n1 {hostile};2 b;2"
+    assert [part.text for part in parts if part.foreign] == [hostile, hostile, "b"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("{% if %}", "line 1"), ("{{ question }}", "its variables are problem"), ("{{ problem.__class__.__mro__ }}", "mine")],
+)
+def test_a_faulty_template_is_one_line(source: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PromptTemplate(source, "mine").render({"problem": "x"})
+
+
+def test_an_example_is_shown_to_base_models_and_ends_where_the_next_begins() -> None:
+    solver = StepSolver("plain")
+    plain = "".join(part.text for part in solver.prompt(Problem("p", "2+2?", "4")))
+    assert plain.startswith("2+2?") and "\\boxed{}" in plain and not solver.stop
+    solver.example = True
+    shown = "".join(part.text for part in solver.prompt(Problem("p", "2+2?", "4")))
+    assert shown.index("\\boxed{8}") < shown.index("2+2?") and shown.endswith("Solution:\n")
+    value = solver.parse(f"It is 4.\n\n\\boxed{{4}}{solver.stop[0]}").get(Solution)
+    assert value.steps == ("It is 4.", "\\boxed{4}") and value.answer == "4"
+
+
+def test_verdicts_keep_their_places() -> None:
+    text = "Step 1: fine. CORRECT\nFinal verdict: INCORRECT"
+    found = read_verdicts(text, 1)
+    assert found.final is not None
+    assert text[found.steps[1].at :].startswith("CORRECT") and text[found.final.at :].startswith("INCORRECT")
