@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +17,11 @@ from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.prose import find_last_box, find_steps, find_thought, read_verdicts
 from milonga.roles.solver import LOOSE_FORMAT, accept_extracted
 from milonga.roles.templates import PromptTemplate
-from milonga.types import Parsed, Problem, Rollout, Solution
+from milonga.types import Parsed, Problem, Rollout, Segment, Solution, Verification
 
 SOLVER, VERIFIER = StepSolver("plain"), StepVerifier("plain")
+"""`real_outputs.jsonl`: outputs at temperature 1 on GSM8K and MATH of Qwen2.5-Coder-0.5B-Instruct and 1.5B-Instruct, both
+q4_k_m (SHA-256 of the GGUF files 1d961463… and cc324af0…), with what a person reads in them."""
 REAL = [json.loads(line) for line in (Path(__file__).parent / "real_outputs.jsonl").read_text(encoding="utf-8").splitlines()]
 FUZZ = settings(PROPERTY, max_examples=300)
 
@@ -273,3 +276,38 @@ def test_verdicts_keep_their_places() -> None:
     found = read_verdicts(text, 1)
     assert found.final is not None
     assert text[found.steps[1].at :].startswith("CORRECT") and text[found.final.at :].startswith("INCORRECT")
+
+
+def sample_check(text: str, count: int, chances: list[float]) -> Rollout:
+    """A sampled verification, one token for each word, whose tokens had these probabilities."""
+    words = text.split(" ")
+    ends = np.cumsum([len(word) + 1 for word in words])
+    ends[-1] -= 1
+    target, prompt = make_solution(count), 3
+    return Rollout(
+        id="v",
+        agent="verifier",
+        problem=target.problem,
+        ids=np.arange(prompt + len(words)),
+        segments=(Segment("prompt", 0, prompt), Segment("verifier", prompt, prompt + len(words), "verifier", 0, trained=True)),
+        logprobs=np.concatenate([np.zeros(prompt), np.log(chances)]),
+        text=text,
+        parsed=VERIFIER.parse(text, target),
+        targets=(target,),
+        chars=np.concatenate([np.zeros(prompt, dtype=np.int64), ends]),
+    )
+
+
+def test_a_soft_verdict_is_the_probability_of_correct_at_its_word() -> None:
+    text = "Step 1: CORRECT\n Step 2: INCORRECT\n Final verdict: INCORRECT"
+    check = sample_check(text, 3, [1, 1, 0.75, 1, 1, 0.5, 1, 1, 0.875])
+    value = VERIFIER.soften(check).get(Verification)
+    assert (value.steps, value.final) == ((True, False), False)
+    assert value.step_scores == pytest.approx((0.75, 0.5)) and value.score == pytest.approx(0.125)
+
+
+def test_without_a_final_verdict_the_soft_one_is_that_of_all_steps() -> None:
+    value = VERIFIER.soften(sample_check("Step 1: CORRECT\n Step 2: CORRECT", 2, [1, 1, 0.5, 1, 1, 0.25])).get(Verification)
+    assert value.score == pytest.approx(0.125)
+    nothing = sample_check("I cannot say", 2, [1, 1, 1])
+    assert VERIFIER.soften(nothing) == nothing.parsed

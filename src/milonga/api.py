@@ -133,7 +133,7 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
 
-    total = plan.recipe.schedule().count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
+    total = plan.schedule.count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
     with LiveView(title, total, quiet) as view, closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)

@@ -307,6 +307,9 @@ class Config(Section):
     """`name`, and the options of that task."""
     turns: int = Field(30, ge=1)
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
+    bootstrap: int = Field(0, ge=0)
+    """Turns before these in which step solver and step verifier imitate their own readable outputs, balanced over right and
+    wrong solutions: for a model that can be read too seldom. `milonga probe` says when."""
     budget: dict[Literal["tokens", "flops"], Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
     seed: int = 0

@@ -369,7 +369,11 @@ class Context:
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
         trained = tag == "live" and not greedy and self.engine.has_weights(policy)
         made = Segment(agent, 0, 0, policy, self.engine.version(policy), trained)
-        return [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
+        rollouts = [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
+        if self.engine.has_weights(policy):
+            for rollout in rollouts:
+                rollout.parsed = role.soften(rollout)
+        return rollouts
 
     def _make_rollout(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Rollout:
         """Make the rollout of a completion: parse it and find its steps. `made` is the segment of its producer; its start and

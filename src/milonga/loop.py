@@ -7,7 +7,7 @@ With `staleness`, rollouts of later turns are sampled meanwhile; which weights s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.resolve import Plan
@@ -30,7 +31,7 @@ from milonga.runfolder.note import make_note
 from milonga.runfolder.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.timeline import Timeline
-from milonga.types import Floats, Rollouts, Verification
+from milonga.types import Floats, Rollouts, TrainBatch, Verification
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Loop:
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, view: LiveView) -> None:
         self.plan, self.engine, self.folder, self.view = plan, engine, folder, view
         self.config, self.recipe = plan.config, plan.recipe
-        self.schedule = plan.recipe.schedule()
+        self.schedule = plan.schedule
         self.run_context = plan.make_run_context(engine)
         self.evaluate = make_evaluator(plan, self.run_context)
         self.place = Place()
@@ -139,7 +140,7 @@ class Loop:
         with ctx.timeline.measure("publish"):
             self.prefetcher.submit_next()
         timing = ctx.timeline.to_row()
-        self.place = self.place.next_place(cursor, phase.learner == self.recipe.lead)
+        self.place = self.place.next_place(cursor, self.counts(phase))
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
         if self.should_evaluate(phase, self.place) or self.is_finished():
@@ -171,7 +172,12 @@ class Loop:
 
     def rollout(self, cursor: Cursor) -> tuple[Context, Rollouts]:
         ctx = self.make_context(self.place, cursor)
-        return ctx, self.recipe.rollout(ctx)
+        return ctx, sample_bootstrap(ctx, self.recipe) if ctx.phase == BOOTSTRAP else self.recipe.rollout(ctx)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterable[TrainBatch]:
+        if ctx.phase == BOOTSTRAP:
+            return credit_bootstrap(ctx, self.recipe, rollouts)
+        return self.recipe.credit(ctx, rollouts)
 
     def take_prefetched(self, cursor: Cursor) -> tuple[Context, Rollouts]:
         """Return the next turn of asynchronous rollouts, with a context for credit in which nothing can be sampled."""
@@ -193,7 +199,7 @@ class Loop:
             yield place, cursor
             phase = self.schedule.get_phase(cursor.phase)
             assert phase is not None
-            place = place.next_place(cursor, phase.learner == self.recipe.lead)
+            place = place.next_place(cursor, self.counts(phase))
             if phase.until is not None:
                 return
             cursor = self.schedule.advance(place.cursor, ())
@@ -204,6 +210,10 @@ class Loop:
                 return
             if (then.learner, then.name) != (phase.learner, phase.name) or (then.enter and cursor.done == 0):
                 return
+
+    def counts(self, phase: Phase) -> bool:
+        """Whether a turn of this phase is one of those that a run has so many of: a turn of the lead agent."""
+        return phase.learner == self.recipe.lead and phase.counts
 
     def should_evaluate(self, phase: Phase, place: Place) -> bool:
         """Whether to evaluate after this turn: every few turns of the lead agent, so that arms are measured at the same points.
@@ -229,7 +239,7 @@ class Loop:
         """Assign credit, learn and publish; return this turn's metrics, and the advantages by rollout id."""
         row: dict[str, Any] = {}
         advantages: dict[str, Floats] = {}
-        for train_batch in self.recipe.credit(ctx, rollouts):
+        for train_batch in self.credit(ctx, rollouts):
             if self.config.control == "shuffled":
                 train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
             behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None

@@ -26,10 +26,12 @@ from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
+from milonga.patterns.bootstrap import schedule_bootstrap
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, adapt_roles_to_tool
 from milonga.roles.templates import load_prompt
 from milonga.runfolder.note import find_dialect, find_origin
+from milonga.schedule import Schedule
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
@@ -50,6 +52,11 @@ class Plan:
     agents: Mapping[str, str]
     """Agent to policy."""
     policies: Mapping[str, PolicySection]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Who learns when: a bootstrap, if there is one, and then as the recipe says."""
+        return schedule_bootstrap(self.recipe, self.roles, self.config.bootstrap) + self.recipe.schedule()
 
     def make_run_context(self, engine: Engine) -> RunContext:
         """Make what all contexts of the run share, with the engine that holds its weights."""
@@ -181,6 +188,8 @@ def _refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Polic
         )
     if any(section.endpoint is not None for section in policies.values()):
         raise ConfigError(f"{stale} was not made for models behind an endpoint; set staleness=0")
+    if config.bootstrap:
+        raise ConfigError(f"{stale}: a bootstrap imitates what was just sampled; set bootstrap=0, or staleness=0")
     if config.budget:
         raise ConfigError(f"{stale}: with a budget each turn decides whether there is another; set turns, or staleness=0")
     if isinstance(recipe.overlap, Refused):

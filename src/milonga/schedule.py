@@ -72,6 +72,8 @@ class Phase:
     enter: tuple[Action, ...] = ()
     name: str = ""
     """Name of what is learned, if an agent learns several things: the recipe finds it in the context."""
+    counts: bool = True
+    """Whether turns of the lead agent in it count as turns of the run."""
 
     def is_over(self, done: int, rows: Sequence[Row]) -> bool:
         return (self.turns is not None and done >= self.turns) or (self.until is not None and done > 0 and self.until(rows))
@@ -121,14 +123,14 @@ class Schedule:
         """Count all turns until `learner` has learned `count` times; None if conditions make that unknown."""
         phases = self.intro + self.cycle
         if any(p.until is not None or p.turns is None for p in phases):
-            return count if all(p.learner == learner for p in phases) else None
+            return count if all(p.learner == learner and p.counts for p in phases) else None
         total, led, number = 0, 0, 0
         while led < count:
             phase = self.get_phase(number)
             if phase is None or (number >= len(self.intro) and all(p.learner != learner for p in self.cycle)):
                 return None
             turns = phase.turns or 0
-            if phase.learner == learner:
+            if phase.learner == learner and phase.counts:
                 turns = min(turns, count - led)
                 led += turns
             total += turns

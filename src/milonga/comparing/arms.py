@@ -53,7 +53,7 @@ class Arm:
     @property
     def turns(self) -> int | None:
         """Number of turns of a run without a compute budget; None if it is not known in advance."""
-        return self.plan.recipe.schedule().count_turns_until(self.plan.recipe.lead, self.plan.config.turns)
+        return self.plan.schedule.count_turns_until(self.plan.recipe.lead, self.plan.config.turns)
 
     def config(self, seed: int, budget: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Make the complete config of one run."""

@@ -140,7 +140,8 @@ class Loss(Part):
 
 
 class RolloutFilter(Part):
-    """Which rollouts a batch is made of, and what overlong ones are paid (DAPO). Used while sampling and for their rewards."""
+    """Which rollouts a batch is made of, and what overlong (DAPO) and well-formed ones are paid. Used while sampling and for
+    their rewards."""
 
     dynamic_sampling: bool = False
     """Replace groups whose outcomes are all equal by new problems, up to `max_tries` rounds."""
@@ -150,3 +151,5 @@ class RolloutFilter(Part):
     """Truncated solutions carry no advantage."""
     overlong_buffer: int = Field(0, ge=0)
     """Length of the zone before the sampling limit in which the reward falls from 0 to -1; 0 switches shaping off."""
+    format_weight: float = Field(0.0, ge=0)
+    """What a solution's format score, from 0 to 1, adds to its outcome reward. The answer counts in any case."""

@@ -49,10 +49,12 @@ def outcome_rewards(ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> 
 
 
 def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> Floats:
-    """Apply the filter's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
+    """Apply the filter's rules on format and length (overlong penalty and filter) to rewards of 0 and 1, from any source.
 
     With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """
+    if rules.format_weight:
+        rewards = rewards + rules.format_weight * np.array([t.parsed.format for t in solutions])
     limit = ctx.run.get_max_tokens(solutions[0].agent)
     if rules.overlong_buffer:
         shaping = np.array([overlong_penalty(t.length, limit, rules.overlong_buffer) for t in solutions])

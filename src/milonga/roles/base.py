@@ -94,6 +94,10 @@ class Role(ABC):
     @abstractmethod
     def parse(self, text: str, target: Rollout | None) -> Parsed: ...
 
+    def soften(self, rollout: Rollout) -> Parsed:
+        """Return what was parsed from a sampled completion with what its log-probabilities add to it. Nothing, by default."""
+        return rollout.parsed
+
     def parse_tool_call(self, text: str) -> str | None:
         """Parse the tool call of a completion; None if it calls no tool."""
         return None

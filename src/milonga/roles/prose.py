@@ -144,7 +144,9 @@ EDGE = r"[\s>*#_\-•`(\[]*"
 STEP_MARK = re.compile(rf"{EDGE}(?:\d{{1,3}}[.)]\s*)?[*_]*(?:step|paragraph)\s*#?\s*(\d{{1,4}})\b", re.IGNORECASE)
 NUMBER_MARK = re.compile(r"[\s>*#_]*(\d{1,4})[.):]\s")
 FINAL_MARK = re.compile(
-    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+|my\s+)?(?:final|overall|verdict|conclusion)\b", re.IGNORECASE
+    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+|my\s+)?(?:final|overall|verdict|conclusion)\b"
+    r"|.*\bfinal verdict\b",
+    re.IGNORECASE,
 )
 CLOSING_MARK = re.compile(
     rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+(?:whole\s+)?(?:solution|answer)|all\s+(?:the\s+)?steps)\b",
@@ -161,6 +163,13 @@ PREDICATE = re.compile(
 )
 """What stands before a word that is a verdict, rather than a word of the analysis ("the correct value")."""
 ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
+QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)
+"""What follows a word that only repeats what was asked for: "CORRECT or INCORRECT", "the first INCORRECT step"."""
+QUOTED_BEFORE = re.compile(r"\bcorrect\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
+
+
+ALONE = re.compile(r"[\s>*#_\-•`\[(]*(?:\\boxed\{\W*(?:text\{)?)?(?:in)?correct[\s*_`.!)\]}]*", re.IGNORECASE)
+"""A line that is nothing but a verdict."""
 
 
 @dataclass(frozen=True)
@@ -216,12 +225,15 @@ def read_verdicts(text: str, count: int) -> Verdicts:
 
 
 def _find_sections(text: str) -> list[_Section]:
-    """Find the parts of a verification by the beginnings of its lines."""
+    """Find the parts of a verification by the beginnings of its lines. Where steps are named, "4." alone begins a check only if
+    the one before it was that of step 3."""
     lines = list(_split_lines(text))
-    marks = STEP_MARK if any(STEP_MARK.match(line.text) for line in lines) else NUMBER_MARK
+    named = any(STEP_MARK.match(line.text) for line in lines)
     found: list[_Section] = []
     for line in lines:
-        mark = marks.match(line.text)
+        mark = STEP_MARK.match(line.text) if named else None
+        if mark is None and (number := NUMBER_MARK.match(line.text)) is not None:
+            mark = number if not named or (found and int(number[1]) == found[-1].number + 1) else None
         if mark is not None:
             found.append(_Section("step", int(mark[1]), line.start + mark.end(), line.end))
         elif FINAL_MARK.match(line.text) or (found and _closes(text, found[-1], line)):
@@ -239,11 +251,10 @@ def _closes(text: str, section: _Section, line: _Line) -> bool:
 
 
 def _read_unmarked(text: str, count: int, final: Verdict | None) -> Verdicts:
-    """Read lines that are nothing but a verdict, in order: one for each step, and one more for the whole."""
+    """Read lines that are nothing but a verdict, in order: one for each step, and perhaps one more for the whole."""
     said = []
     for line in _split_lines(text):
-        verdict = _find_verdict(text, line.start, line.end)
-        if verdict is not None and verdict.plainness >= 2 and not FINAL_MARK.match(line.text):
+        if ALONE.fullmatch(line.text) and (verdict := _find_verdict(text, line.start, line.end)) is not None:
             said.append((verdict, line.end))
     if final is None and len(said) == count + 1:
         final = said.pop()[0]
@@ -277,6 +288,8 @@ def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> Verdic
 
 
 def _weigh_place(word: str, before: str, after: str, negated: str | None) -> int | None:
+    if QUOTED.match(after) or QUOTED_BEFORE.search(before):
+        return None
     if BOX_BEFORE.search(before):
         return 3
     graded = word.lower() not in ("wrong", "right")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
+import numpy as np
+
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import read_verdicts
+from milonga.roles.prose import Verdict, read_verdicts
 from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
@@ -87,6 +91,17 @@ class StepVerifier(Role):
         found = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         return score_verification(found, len(target.solution.steps), target.parsed.format)
 
+    def soften(self, rollout: Rollout) -> Parsed:
+        """Add soft verdicts to those in prose: how probable the word CORRECT was where the verdict stands. The word that was
+        sampled has its own probability, the other one the rest: no further pass through the model is needed."""
+        value = rollout.verification
+        if self.dialect != "plain" or value.final is None:
+            return rollout.parsed
+        found = read_verdicts(rollout.text, len(rollout.target.solution.steps))
+        steps = tuple(_compute_soft_verdict(rollout, found.steps[n]) for n in range(1, len(value.steps or ()) + 1)) or None
+        whole = math.prod(steps or ()) if found.final is None else _compute_soft_verdict(rollout, found.final)
+        return replace(rollout.parsed, value=replace(value, score=whole, step_scores=steps))
+
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
         """Write the text that parses as these verdicts."""
         notes = analyses or [""] * len(verdicts)
@@ -110,6 +125,13 @@ class StepVerifier(Role):
             verdicts[turned] = not verdicts[turned]
         solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(verdicts, all(verdicts), shown.checks)
+
+
+def _compute_soft_verdict(rollout: Rollout, verdict: Verdict) -> float:
+    """Compute the probability of CORRECT at a verdict, from the log-probability of the token in which its word begins."""
+    assert rollout.chars is not None
+    chance = math.exp(rollout.logprobs[int(np.searchsorted(rollout.chars, verdict.at, side="right"))])
+    return chance if verdict.right else 1.0 - chance
 
 
 def _write_plain(verdicts: Sequence[bool], final: bool, notes: Sequence[str]) -> str:

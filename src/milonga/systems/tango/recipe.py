@@ -164,14 +164,13 @@ class Tango(Recipe):
         return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Rollout, label: float) -> float:
-        """Return the reward of a check; NaN where the solution's correctness is unknown, 0 where no final verdict can be
-        parsed."""
+        """Return the reward of a check; NaN where the solution's correctness is unknown. Without a final verdict there is still
+        the format to be paid for: otherwise nothing would lead towards one."""
         value = check.verification
         if np.isnan(label):
             return float("nan")
-        if value.final is None:
-            return 0.0
-        reward = float(value.final == bool(label)) + self.options.format_weight * check.parsed.format
+        agrees = value.final is not None and value.final == bool(label)
+        reward = float(agrees) + self.options.format_weight * check.parsed.format
         if value.steps is not None and value.final == all(value.steps):
             reward += self.options.consistency_bonus
         return reward
