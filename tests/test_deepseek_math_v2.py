@@ -309,7 +309,8 @@ def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect
     analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])
     text = writer.write(["3+4=7", "7+1=8"], "8", analysis)
     parsed = writer.parse(text)
-    assert parsed.is_valid and parsed.value.steps == ("3+4=7", "7+1=8") and parsed.value.answer == "8"
+    last = "7+1=8\nThe final answer is \\boxed{8}." if dialect == "plain" else "7+1=8"
+    assert parsed.is_valid and parsed.value.steps == ("3+4=7", last) and parsed.value.answer == "8"
     assert parsed.value.analysis.value.defects == (1,) and parsed.value.analysis.value.score == 0.5
     # The bare proof is what a plain solver writes.
     assert parsed.value.body == StepSolver(dialect).write(["3+4=7", "7+1=8"], "8") == writer.write(["3+4=7", "7+1=8"], "8")

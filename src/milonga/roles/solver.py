@@ -10,7 +10,7 @@ from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.prose import CLOSE, find_last_box, find_steps, find_thought
-from milonga.roles.tags import find_boxed, find_frame, find_tags
+from milonga.roles.tags import find_boxed, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
@@ -137,26 +137,26 @@ def parse_terse(text: str) -> Parsed:
 
 
 def parse_tagged(text: str) -> Parsed:
-    """Parse a completion of one work tag and one answer tag: steps inside the work, exactly one box in the answer."""
-    frame = find_frame(text, "think", "answer")
-    work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
-    found = find_tags(work, "step", offset)
-    answers = list(find_boxed(frame[2])) if frame else []
-    answer = answers[0].strip() if len(answers) == 1 and answers[0].strip() else None
+    """Parse a completion of one work tag and one answer tag: steps inside the work, a box in the answer.
+
+    The answer is read from anything like it: another number of boxes, none, or text around the tags cost format alone.
+    """
+    exact, loose = find_frame(text, "think", "answer"), find_loose_frame(text, "think", "answer")
+    found = find_tags(loose[0].body, "step", loose[0].start + len("<think>")) if loose else find_tags(text, "step")
+    said = loose[1].body if loose else text
+    answer = find_last_box(said) or (said.strip() or None if loose else None)
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
-    if frame is None:
-        return Parsed(value, 0.0, "not one <think> followed by one <answer>")
-    score = 1.0
-    problems: list[str] = []
-    if answer is None:
-        score -= 0.8
-        problems.append(f"{len(answers)} boxed answers")
-    if not found:
-        score -= 0.8
-        problems.append("no steps")
-    if re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip():
+    problems = [reason for reason, is_so in (("no answer", answer is None), ("no steps", not found)) if is_so]
+    return Parsed(value, _score_tagged(exact, len(found)) if exact else 0.0, "; ".join(problems) or None)
+
+
+def _score_tagged(frame: re.Match[str], steps: int) -> float:
+    """Score the format of a completion that is nothing but its two tags."""
+    boxes = [box for box in find_boxed(frame[2]) if box.strip()]
+    score = 1.0 - 0.8 * (len(boxes) != 1) - 0.8 * (steps == 0)
+    if re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
         score -= 0.4
-    return Parsed(value, max(0.0, score), "; ".join(problems) or None)
+    return max(0.0, score)
 
 
 def make_step_solver(dialect: str) -> StepSolver:

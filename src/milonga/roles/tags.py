@@ -29,6 +29,21 @@ def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:
     return re.fullmatch(rf"\s*<{first}>(.*)</{first}>\s*<{second}>(.*)</{second}>\s*", text, re.DOTALL)
 
 
+def find_loose_frame(text: str, first: str, second: str) -> tuple[Tagged, Tagged] | None:
+    """Find `<first>…</first>` and, after it, `<second>…</second>` within any other text; None unless both are there."""
+    one = _find_tag(text, first, 0)
+    two = None if one is None else _find_tag(text, second, one.end)
+    return None if one is None or two is None else (one, two)
+
+
+def _find_tag(text: str, tag: str, start: int) -> Tagged | None:
+    opened = text.find(f"<{tag}>", start)
+    closed = text.find(f"</{tag}>", opened) if opened >= 0 else -1
+    if closed < 0:
+        return None
+    return Tagged(text[opened + len(tag) + 2 : closed], opened, closed + len(tag) + 3)
+
+
 def find_boxed(text: str) -> Iterator[str]:
     r"""Yield the contents of every `\boxed{…}`, with balanced braces; an unclosed box is not one."""
     position = 0

@@ -15,7 +15,7 @@ import numpy as np
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.prose import Verdict, read_verdicts
 from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_rollout
-from milonga.roles.tags import find_frame, find_tags
+from milonga.roles.tags import find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
@@ -28,7 +28,7 @@ ending in \\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. Then judge whether the fin
 
 Problem:
 """
-VERDICT = re.compile(r"\\boxed\{\s*(CORRECT|INCORRECT)\s*\}[\s.]*")
+VERDICT = re.compile(r"\\boxed\{\s*(CORRECT|INCORRECT)\s*\}[\s.]*", re.IGNORECASE)
 READABLE_SOLUTION = 0.6
 """A wrong number of verdicts is the verifier's fault only if the solution's own format score reaches this."""
 
@@ -37,6 +37,7 @@ class _Verdicts(NamedTuple):
     """The common result of parsing both dialects, before the format is scored."""
 
     framed: bool
+    """Whether the output is nothing but its frame."""
     verdicts: list[bool | None]
     """One for each check; None where a check has no single verdict at its end."""
     ends: list[int]
@@ -180,9 +181,7 @@ def score_verification(found: _Verdicts, count: int, solution_format: float) -> 
     verdicts = [verdict for verdict in found.verdicts if verdict is not None]
     matches = len(verdicts) == len(found.verdicts) == count and count > 0
     value = Verification(tuple(verdicts) if matches else None, found.final, tuple(found.ends) if matches else ())
-    if not found.framed:
-        return Parsed(value, 0.0, "not step verdicts followed by one final verdict")
-    score = 1.0
+    score = 1.0 if found.framed else 0.0
     problems: list[str] = []
     if found.final is None:
         score -= 0.8
@@ -214,19 +213,20 @@ def parse_terse(text: str) -> _Verdicts:
     return _Verdicts(True, verdicts, ends, frame["final"] == "+", clean)
 
 
-def _parse_verdict(body: str) -> bool | None:
-    """Parse the verdict of a text whose only box is a verdict at its end; None otherwise."""
-    box = body.find("\\boxed{")
-    found = VERDICT.fullmatch(body, box) if box >= 0 else None
-    return found[1] == "CORRECT" if found else None
+def parse_verdict(body: str) -> bool | None:
+    """Parse the one boxed verdict of a text, at its end; other boxes before it belong to the analysis. None otherwise."""
+    found = list(VERDICT.finditer(body))
+    return found[0][1].upper() == "CORRECT" if len(found) == 1 and found[0].end() == len(body) else None
 
 
-def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _parse_verdict) -> _Verdicts:
-    """Parse the checks in the first tag, each with its boxed verdict, and the final verdict in `last`, parsed by `word`."""
-    frame = find_frame(text, "step_verification", last)
+def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = parse_verdict) -> _Verdicts:
+    """Parse the checks in the first tag, each with its boxed verdict, and the final verdict in `last`, parsed by `word`. What
+    stands around the two tags is passed over, but it is no longer the form."""
+    frame = find_loose_frame(text, "step_verification", last)
     if frame is None:
         return _Verdicts(False, [], [], None, False)
-    checks = find_tags(frame[1], "step", frame.start(1))
-    outside = re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip()
-    verdicts = [_parse_verdict(check.body) for check in checks]
-    return _Verdicts(True, verdicts, [check.end for check in checks], word(frame[2]), not outside)
+    checks = find_tags(frame[0].body, "step", frame[0].start + len("<step_verification>"))
+    outside = re.sub(r"<step>.*?</step>", "", frame[0].body, flags=re.DOTALL).strip()
+    verdicts = [parse_verdict(check.body) for check in checks]
+    exact = find_frame(text, "step_verification", last) is not None
+    return _Verdicts(exact, verdicts, [check.end for check in checks], word(frame[1].body), not outside)

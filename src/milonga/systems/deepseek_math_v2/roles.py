@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_tags
-from milonga.roles.verifier import VERDICT
+from milonga.roles.verifier import parse_verdict
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
 from milonga.systems.deepseek_math_v2.derivations import GAP, find_flaws, write_derivation
 from milonga.tasks.base import Task
@@ -115,9 +115,7 @@ def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
     if frame is None or text.count(OPENING) != 1 or text.count(CLOSING) != 1:
         return [], [], None
     found = find_tags(frame[1], "step", frame.start(1))
-    boxes = [tag.body.find("\\boxed{") for tag in found]
-    matches = [VERDICT.fullmatch(tag.body, box) if box >= 0 else None for tag, box in zip(found, boxes, strict=True)]
-    marks = [match[1] == "CORRECT" for match in matches if match]
+    marks = [mark for tag in found if (mark := parse_verdict(tag.body)) is not None]
     if len(marks) != len(found) or re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
         return [], [], None
     return marks, [tag.end for tag in found], float(frame[2])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
-from milonga.roles.verifier import VERDICT, StepVerifier, render_tagged_prompt
+from milonga.roles.verifier import StepVerifier, parse_verdict, render_tagged_prompt
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Problem, Prompt, Rollout, Verification
 
@@ -108,6 +108,5 @@ def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
 def parse_tagged(text: str) -> tuple[str | None, list[bool], list[int]]:
     """Return the last score line, the boxed marks of the remarks and their offsets; a remark without a mark is skipped."""
     lines = re.findall(r"^Score:([^\n]*)$", text, re.MULTILINE)
-    found = [(tag, VERDICT.fullmatch(tag.body, max(0, tag.body.find("\\boxed{")))) for tag in find_tags(text, "step")]
-    marks = [(match[1] == "CORRECT", tag.end) for tag, match in found if match]
+    marks = [(mark, tag.end) for tag in find_tags(text, "step") if (mark := parse_verdict(tag.body)) is not None]
     return lines[-1] if lines else None, [right for right, _ in marks], [end for _, end in marks]
