@@ -118,8 +118,12 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def keep(result: dict[str, Any], out: Path | None) -> None:
     """Print a result, and write it where it was asked for."""
-    text = json.dumps(result, indent=1) + "\n"
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    write(result, out)
+
+
+def write(result: dict[str, Any], out: Path | None) -> None:
+    """Write a result, as far as it has come, where it was asked for."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text)
+        out.write_text(json.dumps(result, indent=1) + "\n")

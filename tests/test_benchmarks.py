@@ -25,6 +25,7 @@ NEEDS = {
     "board": "nicegui",
     "serve": "fastapi",
     "turn": "math_verify",
+    "trl_grpo": "trl",
 }
 """The package without which a file cannot run at all."""
 HELP = """
@@ -72,6 +73,9 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         assert found["step ms"] > 0 and found["call ms by kind"] and found["limit tokens/s"] > 0
     if name == "conversation":
         assert found["score"]["same rows"] == found["tiny"]["same rows"] == 1
+    if name == "trl_grpo":
+        assert [line["learning rate"] for line in found["curve"]] == [1e-5, 2e-5]
+        assert (tmp_path / "result" / "adapter_model.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -1,0 +1,71 @@
+"""The other side of the comparison with TRL is paid and warmed up as ours is. These parts run without TRL."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milonga.tasks import make_task
+
+
+@pytest.fixture(scope="module")
+def trl_grpo() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+        import trl_grpo
+
+        return trl_grpo
+
+
+ANSWERS = {
+    r"So \boxed{3}, no: \boxed{4}. I checked 5 times.": "4",
+    r"\boxed{\frac{1}{2}} and then \boxed{ }": r"\frac{1}{2}",
+    r"The box is cut: 7, \boxed{8": "8",
+    "It costs $1,234.50.": "1,234.50",
+    "The change is -3.": "-3",
+    "A range of 10-12": "12",
+    "I do not know.": None,
+}
+
+
+@pytest.mark.parametrize("text", ANSWERS)
+def test_the_last_box_is_the_answer_or_else_the_last_number(trl_grpo: ModuleType, text: str) -> None:
+    assert trl_grpo.read_answer(text) == ANSWERS[text]
+
+
+@given(st.text(alphabet="\\boxed{} -3,.", max_size=40), st.integers(-999, 999))
+def test_what_stands_in_the_last_box_is_found_after_any_text(trl_grpo: ModuleType, before: str, number: int) -> None:
+    before = before.replace("{", "")  # an open box would swallow the next
+    assert trl_grpo.read_answer(f"{before}\\boxed{{{number}}}") == str(number)
+
+
+def test_the_reward_is_the_grade_of_the_task(trl_grpo: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify", reason="answers are graded by math-verify, which is not installed")
+    rows = [{"question": f"How much is {n} / 2?", "answer": str(n / 2)} for n in range(1, 41)]
+    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = make_task({"name": "jsonl", "path": str(tmp_path / "problems.jsonl")})
+    problems = task.draw_problems("train", 0, 2)
+    half = float(problems[1].answer)
+    texts = [f"It is \\boxed{{\\frac{{{2 * half:.0f}}}{{2}}}}.", f"It is {half}", f"{half} or \\boxed{{-1}}", "It is."]
+    texts.append(f"\\boxed{{{'x' * 3000}}}")  # too long for the grader to read
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    reward = trl_grpo.make_reward(task, problems)
+    assert reward(completions=completions, problem=[1] * 5, prompts=[], trainer_state=None) == [1.0, 1.0, 0.0, 0.0, None]
+
+
+def test_the_step_at_the_end_of_the_warm_up_is_the_first_whole_one(trl_grpo: ModuleType) -> None:
+    for warmup, rates in ((0, [0.8] * 4), (4, [0.2, 0.4, 0.6, 0.8])):
+        optimizer, schedule = trl_grpo.make_optimizer(Namespace(lr=0.8, warmup=warmup), torch.nn.Linear(1, 1))
+        found = []
+        for _ in range(4):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        assert found == pytest.approx(rates)
