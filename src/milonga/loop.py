@@ -329,7 +329,7 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
 def _group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
-        groups.setdefault(rollout.problem.id, []).append(rollout.correct)
+        groups.setdefault(rollout.problem.id, []).append(rollout.reward)
     return groups
 
 
@@ -347,7 +347,8 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
         "turns": place.turn,
         "lead_turns": place.lead_turns,
         "generator": {
-            name: change(f"generator/{name}") for name in ("accuracy", "sound_accuracy", "greedy_accuracy", "step_accuracy")
+            name: change(f"generator/{name}")
+            for name in ("accuracy", "reward", "sound_accuracy", "greedy_accuracy", "step_accuracy")
         },
         "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "step_accuracy")},
         "hacking_gap": change("hacking_gap"),
