@@ -24,8 +24,9 @@ from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
 from milonga.tasks import Task
+from milonga.tasks.functions import Extractor, RewardFunction, sum_rewards
 from milonga.timeline import Timeline
-from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
+from milonga.types import Grade, Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
 
 TOOL = "tool"
 """Producer of the segments in which the task's tool answers a call."""
@@ -45,6 +46,10 @@ class RunContext:
     seed: int
     batch_size: int
     """Problems in a turn."""
+    rewards: Sequence[RewardFunction] = ()
+    """The user's own reward functions; empty: right and wrong answers are the outcome reward."""
+    extract: Extractor | None = None
+    """The user's own way to find the answer in a solution."""
 
     def get_max_tokens(self, agent: str) -> int:
         """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `length_factor`."""
@@ -381,7 +386,7 @@ class Context:
         if asked.talk is not None:
             logprobs[: len(asked.talk[0].ids)] = asked.talk[0].logprobs
         text = before + answer.text
-        parsed = self.role(made.producer).parse(text, asked.target)
+        parsed = self._extract_answer(self.role(made.producer).parse(text, asked.target), text, asked.problem)
         steps = find_step_spans(parsed, answer, start, known, len(before))
         if len(steps) != len(parsed.ends):
             parsed = Parsed(parsed.value, parsed.format, "two steps end in the same token")
@@ -401,13 +406,26 @@ class Context:
             chars=np.concatenate([np.zeros(start, dtype=np.int64), len(before) + answer.ends]),
         )
 
+    def _extract_answer(self, parsed: Parsed, text: str, problem: Problem) -> Parsed:
+        """Replace the answer of a solution by what the user's own extractor finds, readable or not; others stay."""
+        if self.run.extract is None or not isinstance(parsed.value, Solution):
+            return parsed
+        return replace(parsed, value=replace(parsed.value, answer=self.run.extract(text, problem)))
+
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
+        """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade.
+
+        Correctness is the task's. The reward is that of the user's own functions, where there are any.
+        """
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
         items = [(t.problem, t.solution.answer, t.solution.steps) for t in solved]
         for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):
             rollout.grade = grade
-            if grade.correct is None:
+        if self.run.rewards and solved:
+            for rollout, reward in zip(solved, sum_rewards(self.run.rewards, solved), strict=True):
+                rollout.grade = replace(rollout.grade or Grade(None), reward=reward)
+        for rollout in solved:
+            if np.isnan(rollout.reward):
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 

@@ -19,7 +19,9 @@ from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atom
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Floats, Rollouts
 
-OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
+DATA = "data.jsonl"
+"""The rows that a program passed as data."""
+OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA)
 """Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
 
 
