@@ -66,13 +66,14 @@ def test_a_run_ends_in_one_json_line_with_start_and_end(finished: tuple[Path, Do
     assert report == json.loads((folder / "report.json").read_text())
 
 
-def test_progress_goes_to_stderr_and_the_summary_to_stdout(finished: tuple[Path, Done]) -> None:
+def test_stdout_is_json_alone_and_the_rest_goes_to_stderr(finished: tuple[Path, Done]) -> None:
     folder, done = finished
-    assert "a checkpoint is" in done.err and "learns verifier" in done.err and "Traceback" not in done.err
-    assert "before" in done.out and "generator accuracy" in done.out and f"milonga show {folder}" in done.out
-    assert "learns" not in done.out
+    assert len(done.out.splitlines()) == 1
+    progress, _, summary = done.err.partition("tango, 4 turns")
+    assert "before" in summary and "generator accuracy" in summary and f"milonga show {folder}" in summary
+    assert "a checkpoint is" in progress and "learns verifier" in progress and "Traceback" not in done.err
     # Nothing but our own lines: loading bars and library warnings would hide them.
-    assert all(line.startswith(("a checkpoint is", "turn ")) for line in done.err.splitlines()), done.err
+    assert all(line.startswith(("a checkpoint is", "turn ")) for line in progress.splitlines()), done.err
 
 
 def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:
@@ -109,8 +110,8 @@ def test_eval_by_a_suite_prints_a_table_and_draws(milonga: Command, finished: tu
     assert done.code == 0, done.err
     assert [done.json[key] for key in ("recipe", "turn", "suite", "items")] == ["tango", 4, "processbench", 4]
     assert [row["subset"] for row in done.json["rows"]] == ["one"] * 3 + ["two"] * 3 + ["average"] * 3
-    assert "vote of 2" in done.out and "in per cent" in done.out
-    assert done.out.count("trivial:") == 12, "four baselines below every subset, and below the average"
+    assert "vote of 2" in done.err and "in per cent" in done.err
+    assert done.err.count("trivial:") == 12, "four baselines below every subset, and below the average"
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     shown = milonga("eval", finished[0], "pass_at_k", "--problems", "2", "--samples", "2", "--split", "dev", "--json")
     assert shown.code == 0 and shown.json["options"] == {"split": "dev", "problems": 2, "samples": 2}
@@ -143,8 +144,8 @@ def test_everything_can_be_listed(milonga: Command, kind: str, names: list[str])
     done = milonga("list", kind, "--json")
     assert done.code == 0
     assert {row["name"] for row in done.json[kind]} >= set(names)
-    assert all(name.split(":")[0] in done.out for name in names)
-    assert milonga("list", kind).out == "".join(line + "\n" for line in done.out.splitlines()[:-1])
+    assert all(name.split(":")[0] in done.err for name in names)
+    assert milonga("list", kind).out == done.err, "the table that is on stdout otherwise"
 
 
 def test_claims_can_be_listed_and_a_wrong_name_is_one_line(milonga: Command, tmp_path: Path) -> None:

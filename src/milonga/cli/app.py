@@ -1,7 +1,7 @@
 """The command `milonga`.
 
 Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
-`--json` the last line of stdout is one JSON object. Every command ends its help with examples, which a test parses.
+`--json` stdout is one JSON object, and tables go to stderr too. Every command ends its help with examples, which a test parses.
 """
 
 from __future__ import annotations
