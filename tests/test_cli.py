@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from helpers import Command, Done
+from milonga.api import explain_lost_memory
 from milonga.config import to_toml
-from milonga.errors import Notice
+from milonga.errors import Notice, UserError
 from milonga.evals.suites import SUITES
+from milonga.interrupts import delay_interrupts
 from milonga.objectives import PRESETS
 from milonga.resolve import resolve
 from milonga.roles import ROLES
@@ -85,7 +87,7 @@ def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None
 def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finished: tuple[Path, Done]) -> None:
     done = milonga("resume", finished[0], "--json")
     assert done.code == 0 and done.json == finished[1].json
-    assert "resumed at turn 4" in done.err
+    assert "the run has ended after 4 turns" in done.err and "resumed" not in done.err
 
 
 def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[Path, Done]) -> None:
@@ -277,9 +279,32 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
         time.sleep(0.02)
     os.kill(run.pid, signal.SIGINT)
     _, err = run.communicate()
-    assert run.returncode == 130
-    assert err.splitlines()[-1].startswith("milonga: stopped; 'milonga resume") and "Traceback" not in err
+    assert run.returncode == 130 and "Traceback" not in err
+    said = ["stopping after this turn, with a checkpoint; Ctrl-C again stops at once"]
+    said += [f"'milonga resume {folder}' goes on from the last checkpoint", "milonga: stopped"]
+    assert [line for line in err.splitlines() if not line.startswith(("a checkpoint", "turn "))] == said
+    newest = sorted(path.name for path in (folder / "checkpoints").iterdir())[-1]
+    assert JsonLines(folder / "metrics.jsonl").rows()[-1]["turn"] == int(newest.removeprefix("turn-")), "nothing is lost"
     assert milonga("resume", folder).code == 0
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt), delay_interrupts(said.append) as is_interrupted:  # noqa: PT012
+        assert not is_interrupted()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert is_interrupted() and len(said) == 1
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_lost_memory_is_one_line() -> None:
+    import torch
+
+    with pytest.raises(UserError, match=r"^memory ran out: lower .* or --lora$"), explain_lost_memory():
+        torch.empty(2**50)  # a real refusal: no machine has so much
+    with pytest.raises(RuntimeError, match="another"), explain_lost_memory():
+        raise RuntimeError("another")
 
 
 SAMPLING_BY_VLLM = (("run", "grpo"), ("compare", "tango", "grpo"), ("claim", "prime"))

@@ -275,7 +275,7 @@ def test_five_lines_train_a_model_and_resume(tmp_path: Path) -> None:
     )
     assert report["turns"] == 2 and 0 <= report["generator"]["reward"]["end"] <= 1
     assert JsonLines(out / "data.jsonl").rows() == ROWS
-    assert milonga.resume(out, quiet=True)["turns"] == 2, "the function is still here"
+    assert milonga.resume(out, quiet=True, turns=3)["turns"] == 3, "the function is still here"
 
 
 def test_what_another_process_cannot_load_is_passed_again(tmp_path: Path) -> None:
@@ -284,6 +284,7 @@ def test_what_another_process_cannot_load_is_passed_again(tmp_path: Path) -> Non
     config = (out / "config.toml").read_text()
     start = config.index("live/")
     (out / "config.toml").write_text(config[:start] + "live/elsewhere" + config[config.index(":lambda", start) :])
+    (out / "report.json").unlink()  # as if it had been killed before its end
     assert refusal(lambda: milonga.resume(out)) == (
         "reward 'lambda' was passed by a program that has ended; pass it again: milonga.resume(FOLDER, reward=...)"
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from milonga.config import expand_keys, read_toml
+from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
-from milonga.errors import ConfigError, DataError
+from milonga.errors import ConfigError, DataError, RunFolderError, UserError
 from milonga.flags import RewardLike, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
@@ -23,6 +23,9 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
 from milonga.tasks.functions import load_rewards
+
+if TYPE_CHECKING:
+    from milonga.runfolder.folder import RunFolder
 
 Report = dict[str, Any]
 TaskLike = str | Mapping[str, Any] | type[Task] | Task | Callable[[random.Random], tuple[str, str]]
@@ -189,11 +192,16 @@ def resume(
     task: type[Task] | Task | Callable[[random.Random], tuple[str, str]] | None = None,
     reward: RewardLike | Sequence[RewardLike] = (),
     extract: Callable[..., Any] | None = None,
+    turns: int | None = None,
 ) -> Report:
     """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
 
-    What the run was given as a lambda, an instance or from a notebook is passed again, as it was to `run`.
+    What the run was given as a lambda, an instance or from a notebook is passed again, as it was to `run`. `turns` extends the
+    run to so many turns of its lead agent. What follows the progress of a run (a weight that decays, say) then goes back to
+    where it is in a run of that length: the result is not that of one that was planned so.
     """
+    from milonga.report import write_report_safely
+    from milonga.runfolder.console import Panel
     from milonga.runfolder.folder import RunFolder, read_config
 
     config = read_config(Path(path))
@@ -202,13 +210,40 @@ def resume(
     _pass_again("task", [str(config.task["name"])], [] if task is None else [task])
     _pass_again("reward", [section.function for section in config.rewards], rewards)
     _pass_again("extract", [] if config.extract is None else [config.extract], [] if extract is None else [extract])
-    plan = resolve([config.model_dump(mode="json", exclude_none=True)])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
+        if turns is not None:
+            config = _extend(config, turns)
+        elif (report := _read_final_report(folder)) is not None:
+            say = Panel(quiet).say
+            say(f"the run has ended after {report['turns']} turns; 'milonga resume {path} --turns N' goes on with it")
+            if not (folder.path / "report.html").exists():  # killed while it was written
+                write_report_safely(folder.path, say)
+            return report
+        plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+        if turns is not None:
+            folder.extend(config)
         if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
             # Killed before the first checkpoint: start again from the beginning.
             folder.rewind(-1)
             return _run_loop(plan, folder, quiet)
         return _run_loop(plan, folder, quiet, restore=True)
+
+
+def _extend(config: Config, turns: int) -> Config:
+    """Return the config of a run with more turns of its lead agent."""
+    if config.budget:
+        raise RunFolderError("the length of this run is its budget of compute, not a number of turns: it cannot be extended")
+    if turns <= config.turns:
+        raise RunFolderError(f"the run has {config.turns} turns of its lead agent; to extend it, name more than that")
+    return config.model_copy(update={"turns": turns})
+
+
+def _read_final_report(folder: RunFolder) -> Report | None:
+    """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint."""
+    from milonga.runfolder.record import read_json
+
+    report, found = read_json(folder.path / "report.json"), folder.checkpoints.find_newest()
+    return report if report is not None and found is not None and found[1]["place"]["turn"] == report["turns"] else None
 
 
 def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
@@ -220,7 +255,7 @@ def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
             pass_again(name, found)
 
 
-def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
+def _run_loop(plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
     from milonga.report import write_report_safely
     from milonga.runfolder.console import LiveView
@@ -228,7 +263,7 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
 
     total = plan.recipe.schedule().count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
-    with LiveView(title, total, quiet) as view, closing(make_engine(plan)) as engine:
+    with LiveView(title, total, quiet) as view, explain_lost_memory(), closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)
         if restore:
             loop.restore()
@@ -237,9 +272,29 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
         folder.machine.append(describe_machine(loop.place.turn))
-        report = loop.run()
+        try:
+            report = loop.run()
+        except KeyboardInterrupt:
+            view.say(f"'milonga resume {folder.path}' goes on from the last checkpoint")
+            raise
         write_report_safely(folder.path, view.say)
         return report
+
+
+@contextmanager
+def explain_lost_memory() -> Iterator[None]:
+    """Explain in one line that memory ran out, on whatever device: numpy, torch on a CPU and torch on a GPU say it each in its
+    own way."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        lost = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not lost and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "memory ran out: lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
+            "or take a smaller model, or --lora"
+        ) from None
 
 
 def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:

@@ -66,6 +66,11 @@ class RunFolder:
         self.require_new()
         write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
 
+    def extend(self, config: Config) -> None:
+        """Replace the config by one with more turns. The run has not ended any more."""
+        (self.path / "report.json").unlink(missing_ok=True)  # first: killed in between, the run ends again where it had
+        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
+
     def rewind(self, turn: int) -> None:
         """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit."""
         self.metrics.truncate_after(turn)

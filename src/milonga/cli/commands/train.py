@@ -159,18 +159,19 @@ def run(
     rich_help_panel=TRAIN,
     epilog=format_examples(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
-        "milonga resume runs/first --json",
+        "milonga resume runs/first --turns 60  # a run that has ended goes on",
     ),
 )
 def resume(
     folder: RunFolder,
+    turns: Annotated[int | None, typer.Option(help="Extend the run to so many turns of the lead agent.")] = None,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder)
+    report = api.resume(folder, turns=turns)
     print_summary(report, console)
     if json:
         print_json(report)
