@@ -18,8 +18,9 @@ from helpers import Command, make_rollout
 from milonga.api import plan_run
 from milonga.credit import has_both_outcomes
 from milonga.errors import ConfigError, UserError
-from milonga.flags import make_layer, parse_reward
+from milonga.flags import make_layer, parse_reward, place_on_gpus
 from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import read_config
 from milonga.systems.index import RECIPES
 from milonga.tasks.base import ANSWERS
 from milonga.tasks.functions import COLUMNS, RewardFunction, load_rewards, sum_rewards
@@ -138,6 +139,7 @@ def test_a_function_of_another_form_is_refused_before_anything_runs(tmp_path: Pa
 def test_a_weight_is_part_of_the_name() -> None:
     assert parse_reward("my.py:f*0.5") == {"function": "my.py:f", "weight": 0.5}
     assert parse_reward("my.py:f") == {"function": "my.py:f"}
+    assert parse_reward((divide, 0.5)) == {"function": f"{Path(__file__)}:divide", "weight": 0.5}
     assert "a weight is a number" in refusal(lambda: parse_reward("my.py:f*half"))
 
 
@@ -176,7 +178,7 @@ BLIND = """
 from milonga import Grade, Problem, Task
 
 class Blind(Task):
-    knows_answers = False
+    has_answers = False
 
     def problem(self, split, index):
         return Problem(f"{split}/{index}", f"{index % 7}+{split == 'dev'}%100", "")
@@ -360,6 +362,21 @@ def test_a_rate_of_all_policies_gives_way_to_one_of_their_own() -> None:
         "proposer": 0.25,
     }
     assert plan_run(settings=[config.model_dump(mode="json", exclude_none=True)]).config == config
+
+
+def test_several_gpus_are_shared_by_all_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert place_on_gpus(1, RECIPES.get("tango")) == {"engine": "local"}
+    assert place_on_gpus(4, RECIPES.get("tango")) == {"engine": "ray", "placement": {"learners": 4, "gpus": 0.5}}
+    assert place_on_gpus(2, RECIPES.get("curriculum"))["placement"]["gpus"] == 0.3333, "three of them fit into one GPU"
+
+
+@pytest.mark.parametrize("name", ["model", "generator"])
+def test_a_model_is_that_of_the_lead_agent(tmp_path: Path, name: str) -> None:
+    folder = str(Path(milonga.__file__).parent / "embedded" / "base")
+    settings = SMALL | {"dialect": "terse"}
+    milonga.run("grpo", turns=1, out=tmp_path / "run", settings=settings, quiet=True, **{name: folder})
+    assert read_config(tmp_path / "run").policies["generator"].model == folder
 
 
 def test_more_gpus_than_there_are_is_refused(milonga: Command) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
 from milonga.errors import ConfigError, DataError, RunFolderError, UserError
-from milonga.flags import RewardLike, make_layer
+from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
 from milonga.recipe import Recipe
@@ -82,7 +82,7 @@ def run(
     model: str | None = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
     task: TaskLike | None = None,
-    reward: RewardLike | Sequence[RewardLike] = (),
+    reward: RewardLike | list[RewardLike] | None = None,
     extract: str | Callable[..., Any] | None = None,
     generator: str | None = None,
     verifier: str | None = None,
@@ -106,16 +106,16 @@ def run(
         milonga.run("grpo", model="Qwen/Qwen2.5-0.5B-Instruct", data=rows, reward=my_reward, lora=True)
 
     `model` is that of the lead agent, `models` maps agents to theirs. `data` is a file, or rows with a question and an answer
-    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task; `reward` one or
-    several functions as `milonga.tasks.functions.RewardFunction` describes them; `extract` a function `f(text, problem)` that
-    finds the answer in a solution. `settings` has any other key of the config, dotted or nested:
-    `{"eval.every": 5, "batch": {"rollouts": 16}}`.
+    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task. `reward` is a
+    function `f(prompts, completions, **columns)` (see `milonga.tasks.functions.RewardFunction`), a pair of one and its
+    weight, or a list of such; `extract` a function `f(text, problem)` that finds the answer in a solution. `settings` has any
+    other key of the config, dotted or nested: `{"eval.every": 5, "batch": {"rollouts": 16}}`.
 
     What was passed as a lambda, an instance or from a notebook has to be passed to `resume` again.
     """
     name = name_recipe(recipe)
     folder = Path(out) if out is not None else choose_run_folder(name)
-    named = {find_recipe(name).lead: model, "generator": generator, "verifier": verifier}
+    named = [(find_recipe(name).lead, model), ("generator", generator), ("verifier", verifier)]
     path = data if data is None or isinstance(data, str | Path) else _keep_rows(data, folder)
     flags = make_layer(
         task=task if task is None or isinstance(task, str | Mapping) else name_object(task),
@@ -133,7 +133,7 @@ def run(
         turns=turns,
         seed=seed,
         device=device,
-        models={agent: found for agent, found in named.items() if found is not None} | dict(models or {}),
+        models={agent: found for agent, found in named if found is not None} | dict(models or {}),
         config=config,
         settings=[flags, expand_keys(settings or {})],
     )
@@ -190,7 +190,7 @@ def resume(
     *,
     recipe: type[Recipe] | None = None,
     task: type[Task] | Task | Callable[[random.Random], tuple[str, str]] | None = None,
-    reward: RewardLike | Sequence[RewardLike] = (),
+    reward: RewardLike | list[RewardLike] | None = None,
     extract: Callable[..., Any] | None = None,
     turns: int | None = None,
 ) -> Report:
@@ -205,7 +205,7 @@ def resume(
     from milonga.runfolder.folder import RunFolder, read_config
 
     config = read_config(Path(path))
-    rewards = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
+    rewards = [one[0] if isinstance(one, tuple) else one for one in list_rewards(reward)]
     _pass_again("recipe", [config.recipe], [] if recipe is None else [recipe])
     _pass_again("task", [str(config.task["name"])], [] if task is None else [task])
     _pass_again("reward", [section.function for section in config.rewards], rewards)

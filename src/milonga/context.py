@@ -425,7 +425,7 @@ class Context:
             for rollout, reward in zip(solved, sum_rewards(self.run.rewards, solved), strict=True):
                 rollout.grade = replace(rollout.grade or Grade(None), reward=reward)
         for rollout in solved:
-            if np.isnan(rollout.reward):
+            if np.isnan(rollout.reward) and (self.run.rewards or self.task.has_answers):
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 

@@ -6,7 +6,7 @@ Invariant: a flag is nothing but another way to write config keys, and loses aga
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from milonga.errors import ConfigError
 from milonga.loading import name_object
 from milonga.recipe import Recipe
 
-RewardLike = str | Callable[..., Any]
-"""A reward function, or where one is: `file.py:function`, with a weight as in `file.py:function*0.5`."""
+RewardLike = str | Callable[..., Any] | tuple[Callable[..., Any], float]
+"""A reward function, alone or with its weight; or where one is, `file.py:function` or `file.py:function*0.5`."""
 
 
 def make_layer(
@@ -25,7 +25,7 @@ def make_layer(
     data: str | Path | None = None,
     question: str | None = None,
     answer: str | None = None,
-    reward: RewardLike | Sequence[RewardLike] = (),
+    reward: RewardLike | list[RewardLike] | None = None,
     extract: str | Callable[..., Any] | None = None,
     lora: bool = False,
     lr: float | None = None,
@@ -37,14 +37,13 @@ def make_layer(
     """Make the config layer of these flags; what is not given is not in it."""
     if task is not None and data is not None:
         raise ConfigError(f"data is the task, and so is '{task}': give one of them")
-    rewards = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
     keys = {
         "task": {"name": task} if isinstance(task, str) else task,
         "task.name": None if data is None else "jsonl",
         "task.path": None if data is None else str(data),
         "task.question": question,
         "task.answer": answer,
-        "rewards": [parse_reward(one) for one in rewards] or None,
+        "rewards": [parse_reward(one) for one in list_rewards(reward)] or None,
         "extract": name_object(extract) if callable(extract) else extract,
         "binding": "lora" if lora else None,
         "lr": lr,
@@ -56,8 +55,17 @@ def make_layer(
     return expand_keys({key: value for key, value in keys.items() if value is not None})
 
 
+def list_rewards(reward: RewardLike | list[RewardLike] | None) -> list[RewardLike]:
+    """List what was given as one reward function, as several, or as none."""
+    if reward is None:
+        return []
+    return reward if isinstance(reward, list) else [reward]
+
+
 def parse_reward(reward: RewardLike) -> dict[str, Any]:
     """Parse `file.py:function*0.5`, or name a function that was passed: a section of `rewards`."""
+    if isinstance(reward, tuple):
+        return {"function": name_object(reward[0]), "weight": reward[1]}
     if not isinstance(reward, str):
         return {"function": name_object(reward)}
     function, star, weight = reward.rpartition("*")

@@ -91,8 +91,6 @@ class Task(ABC):
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     knows_steps: bool = False
     """Whether `grade` fills in the truth of each step. Where that follows from the options, the instance says so."""
-    knows_answers: bool = True
-    """Whether `grade` can tell right answers from wrong ones; where it cannot, only reward functions can pay."""
     families: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that `corrupt_step` can put into a right step."""
     base: ClassVar[str] = "base"
@@ -113,11 +111,16 @@ class Task(ABC):
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
 
     @property
+    def has_answers(self) -> bool:
+        """Whether `grade` can tell right answers from wrong ones; where it cannot, only reward functions can pay."""
+        return True
+
+    @property
     def offers(self) -> Set[Capability]:
         """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""
         here = type(self)
         defined = {
-            ANSWERS: self.knows_answers,
+            ANSWERS: self.has_answers,
             STEPS: self.knows_steps,
             LEVELS: bool(self.levels),
             RELATED: here.make_related_problem is not Task.make_related_problem,

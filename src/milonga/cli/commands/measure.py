@@ -168,7 +168,7 @@ def compare(
         data=data,
         question=question,
         answer=answer,
-        reward=reward or (),
+        reward=list(reward or []),
         lora=lora,
         lr=lr,
         problems=problems,

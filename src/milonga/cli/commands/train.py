@@ -121,7 +121,7 @@ def run(
         data=data,
         question=question,
         answer=answer,
-        reward=reward or (),
+        reward=list(reward or []),
         lora=lora,
         lr=lr,
         problems=problems,
