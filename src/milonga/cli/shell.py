@@ -68,7 +68,7 @@ AsJson = Annotated[
 TaskName = Annotated[
     str | None,
     typer.Option(
-        help="chain, last_letter, search, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.",
+        help="A task (see 'milonga list tasks'), reasoning_gym:NAME, or your own: file.py:attribute.",
         autocompletion=completion.complete_tasks,
     ),
 ]
