@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from helpers import Command, Done
+from milonga.api import explain_lost_memory
 from milonga.config import to_toml
-from milonga.errors import Notice
+from milonga.errors import Notice, UserError
 from milonga.evals.suites import SUITES
+from milonga.interrupts import delay_interrupts
 from milonga.objectives import PRESETS
 from milonga.resolve import resolve
 from milonga.roles import ROLES
@@ -66,13 +68,14 @@ def test_a_run_ends_in_one_json_line_with_start_and_end(finished: tuple[Path, Do
     assert report == json.loads((folder / "report.json").read_text())
 
 
-def test_progress_goes_to_stderr_and_the_summary_to_stdout(finished: tuple[Path, Done]) -> None:
+def test_stdout_is_json_alone_and_the_rest_goes_to_stderr(finished: tuple[Path, Done]) -> None:
     folder, done = finished
-    assert "a checkpoint is" in done.err and "learns verifier" in done.err and "Traceback" not in done.err
-    assert "before" in done.out and "generator accuracy" in done.out and f"milonga show {folder}" in done.out
-    assert "learns" not in done.out
+    assert len(done.out.splitlines()) == 1
+    progress, _, summary = done.err.partition("tango, 4 turns")
+    assert "before" in summary and "generator accuracy" in summary and f"milonga show {folder}" in summary
+    assert "a checkpoint is" in progress and "learns verifier" in progress and "Traceback" not in done.err
     # Nothing but our own lines: loading bars and library warnings would hide them.
-    assert all(line.startswith(("a checkpoint is", "turn ")) for line in done.err.splitlines()), done.err
+    assert all(line.startswith(("a checkpoint is", "turn ")) for line in progress.splitlines()), done.err
 
 
 def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:
@@ -84,7 +87,7 @@ def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None
 def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finished: tuple[Path, Done]) -> None:
     done = milonga("resume", finished[0], "--json")
     assert done.code == 0 and done.json == finished[1].json
-    assert "resumed at turn 4" in done.err
+    assert "the run has ended after 4 turns" in done.err and "resumed" not in done.err
 
 
 def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[Path, Done]) -> None:
@@ -109,8 +112,8 @@ def test_eval_by_a_suite_prints_a_table_and_draws(milonga: Command, finished: tu
     assert done.code == 0, done.err
     assert [done.json[key] for key in ("recipe", "turn", "suite", "items")] == ["tango", 4, "processbench", 4]
     assert [row["subset"] for row in done.json["rows"]] == ["one"] * 3 + ["two"] * 3 + ["average"] * 3
-    assert "vote of 2" in done.out and "in per cent" in done.out
-    assert done.out.count("trivial:") == 12, "four baselines below every subset, and below the average"
+    assert "vote of 2" in done.err and "in per cent" in done.err
+    assert done.err.count("trivial:") == 12, "four baselines below every subset, and below the average"
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     shown = milonga("eval", finished[0], "pass_at_k", "--problems", "2", "--samples", "2", "--split", "dev", "--json")
     assert shown.code == 0 and shown.json["options"] == {"split": "dev", "problems": 2, "samples": 2}
@@ -143,8 +146,8 @@ def test_everything_can_be_listed(milonga: Command, kind: str, names: list[str])
     done = milonga("list", kind, "--json")
     assert done.code == 0
     assert {row["name"] for row in done.json[kind]} >= set(names)
-    assert all(name.split(":")[0] in done.out for name in names)
-    assert milonga("list", kind).out == "".join(line + "\n" for line in done.out.splitlines()[:-1])
+    assert all(name.split(":")[0] in done.err for name in names)
+    assert milonga("list", kind).out == done.err, "the table that is on stdout otherwise"
 
 
 def test_claims_can_be_listed_and_a_wrong_name_is_one_line(milonga: Command, tmp_path: Path) -> None:
@@ -276,9 +279,32 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
         time.sleep(0.02)
     os.kill(run.pid, signal.SIGINT)
     _, err = run.communicate()
-    assert run.returncode == 130
-    assert err.splitlines()[-1].startswith("milonga: stopped; 'milonga resume") and "Traceback" not in err
+    assert run.returncode == 130 and "Traceback" not in err
+    said = ["stopping after this turn, with a checkpoint; Ctrl-C again stops at once"]
+    said += [f"'milonga resume {folder}' goes on from the last checkpoint", "milonga: stopped"]
+    assert [line for line in err.splitlines() if not line.startswith(("a checkpoint", "turn "))] == said
+    newest = sorted(path.name for path in (folder / "checkpoints").iterdir())[-1]
+    assert JsonLines(folder / "metrics.jsonl").rows()[-1]["turn"] == int(newest.removeprefix("turn-")), "nothing is lost"
     assert milonga("resume", folder).code == 0
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt), delay_interrupts(said.append) as is_interrupted:  # noqa: PT012
+        assert not is_interrupted()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert is_interrupted() and len(said) == 1
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_lost_memory_is_one_line() -> None:
+    import torch
+
+    with pytest.raises(UserError, match=r"^memory ran out: lower .* or --lora$"), explain_lost_memory():
+        torch.empty(2**50)  # a real refusal: no machine has so much
+    with pytest.raises(RuntimeError, match="another"), explain_lost_memory():
+        raise RuntimeError("another")
 
 
 SAMPLING_BY_VLLM = (("run", "grpo"), ("compare", "tango", "grpo"), ("claim", "prime"))

@@ -76,8 +76,10 @@ def test_an_example_is_taken(
     if "dry_run" not in values:
         return
     monkeypatch.chdir(tmp_path)
-    problems = "".join(f'{{"question": "What is {n}+{n}?", "answer": "{2 * n}"}}\n' for n in range(40))
+    problems = "".join(f'{{"question": "What is {n}+{n}?", "answer": "{2 * n}", "prompt": "{n}"}}\n' for n in range(40))
     (tmp_path / "problems.jsonl").write_text(problems)
+    rewards = "".join(f"def {name}(prompts, completions, **columns): return [0.0]\n" for name in ("short", "polite"))
+    (tmp_path / "my.py").write_text(rewards)
     monkeypatch.setattr(sys, "argv", ["milonga", *words, "--dry-run"])
     with pytest.raises(SystemExit) as end:
         main()

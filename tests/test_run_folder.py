@@ -251,11 +251,26 @@ def test_a_run_with_only_damaged_checkpoints_is_refused(tmp_path: Path, tiny: st
         milonga.resume(out, quiet=True)
 
 
-def test_a_finished_run_resumes_to_itself(tmp_path: Path, tiny: str) -> None:
+def test_a_finished_run_resumes_to_itself(tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = milonga.run("grpo", out=tmp_path / "run", turns=2, settings=settings(tiny), quiet=True)
     before = contents(tmp_path / "run")
-    assert milonga.resume(tmp_path / "run", quiet=True) == report
+    assert milonga.resume(tmp_path / "run") == report
+    assert f"has ended after 2 turns; 'milonga resume {tmp_path / 'run'} --turns N' goes on" in capsys.readouterr().err
     assert contents(tmp_path / "run") == before
+
+
+def test_a_finished_run_can_be_extended(tmp_path: Path, tiny: str) -> None:
+    """On a constant schedule, as here, it then is the run that was planned so, but for one evaluation at its first end."""
+    for name, turns in (("long", 3), ("short", 2)):
+        milonga.run("grpo", out=tmp_path / name, turns=turns, settings=settings(tiny), quiet=True)
+    assert milonga.resume(tmp_path / "short", quiet=True, turns=3)["turns"] == 3
+    models = [(tmp_path / name / "models/generator/model.safetensors").read_bytes() for name in ("long", "short")]
+    assert models[0] == models[1]
+    rows = [JsonLines(tmp_path / name / "metrics.jsonl").rows() for name in ("long", "short")]
+    assert len(rows[1]) == 4 and all(rows[1][n].items() >= rows[0][n].items() for n in range(4))
+    assert read_config(tmp_path / "short").turns == 3
+    with pytest.raises(RunFolderError, match="has 3 turns of its lead agent; to extend it, name more"):
+        milonga.resume(tmp_path / "short", turns=3)
 
 
 def test_a_model_that_has_changed_is_not_resumed(tmp_path: Path, tiny: str) -> None:
@@ -269,7 +284,7 @@ def test_a_model_that_has_changed_is_not_resumed(tmp_path: Path, tiny: str) -> N
     assert all(isinstance(v, torch.Tensor) for v in weights.values())
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RunFolderError, match="did not start from"):
-        milonga.resume(tmp_path / "run", quiet=True)
+        milonga.resume(tmp_path / "run", quiet=True, turns=2)
 
 
 # A full disk.

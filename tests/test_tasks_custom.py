@@ -105,8 +105,9 @@ def test_a_grader_of_its_own(tmp_path: Path, where: str) -> None:
     path = write(tmp_path, f"{FUNCTION}\n{where}\n{body}{attached}")
     task = make_task({"name": f"{path}:doubling"})
     problem = task.problem("train", 0)
-    answers = ["yes", "no", "unsure", "an exception"]
-    assert [task.grade(problem, a, ()).correct for a in answers] == [True, False, None, None]
+    assert [task.grade(problem, a, ()).correct for a in ("yes", "no", "unsure")] == [True, False, None]
+    with pytest.raises(ConfigError, match=r"on the question 'Double \d+' failed in mine\.py, line 7: KeyError"):
+        task.grade(problem, "an exception", ())
 
 
 MISTAKES = [

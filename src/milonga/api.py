@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from milonga.config import read_toml
+from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
+from milonga.errors import ConfigError, DataError, RunFolderError, UserError
+from milonga.flags import RewardLike, list_rewards, make_layer
+from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
+from milonga.recipe import Recipe
 from milonga.resolve import Plan, resolve
+from milonga.systems.custom import find_recipe
+from milonga.systems.index import RECIPES
+from milonga.tasks import Task
+from milonga.tasks.functions import load_rewards
+
+if TYPE_CHECKING:
+    from milonga.runfolder.folder import RunFolder
 
 Report = dict[str, Any]
+TaskLike = str | Mapping[str, Any] | type[Task] | Task | Callable[[random.Random], tuple[str, str]]
 
 
 def plan_run(
@@ -63,14 +77,25 @@ def make_engine(plan: Plan) -> Engine:
 
 
 def run(
-    recipe: str,
+    recipe: str | type[Recipe],
     *,
-    task: str | Mapping[str, Any] | None = None,
+    model: str | None = None,
+    data: str | Path | Iterable[Mapping[str, Any]] | None = None,
+    task: TaskLike | None = None,
+    reward: RewardLike | list[RewardLike] | None = None,
+    extract: str | Callable[..., Any] | None = None,
+    generator: str | None = None,
+    verifier: str | None = None,
+    models: Mapping[str, str] | None = None,
+    lora: bool = False,
+    lr: float | None = None,
+    problems: int | None = None,
+    rollouts: int | None = None,
+    max_tokens: int | None = None,
     turns: int | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
     device: str | None = None,
-    models: Mapping[str, str] | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
@@ -78,20 +103,66 @@ def run(
     """Train by a recipe and return its report.
 
         milonga.run("tango", task="chain", turns=100)
+        milonga.run("grpo", model="Qwen/Qwen2.5-0.5B-Instruct", data=rows, reward=my_reward, lora=True)
 
-    `settings` is a nested mapping with any key of the config, such as `{"batch": {"rollouts": 16}}`.
+    `model` is that of the lead agent, `models` maps agents to theirs. `data` is a file, or rows with a question and an answer
+    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task. `reward` is a
+    function `f(prompts, completions, **columns)` (see `milonga.tasks.functions.RewardFunction`), a pair of one and its
+    weight, or a list of such; `extract` a function `f(text, problem)` that finds the answer in a solution. `settings` has any
+    other key of the config, dotted or nested: `{"eval.every": 5, "batch": {"rollouts": 16}}`.
+
+    What was passed as a lambda, an instance or from a notebook has to be passed to `resume` again.
     """
+    name = name_recipe(recipe)
+    folder = Path(out) if out is not None else choose_run_folder(name)
+    named = [(find_recipe(name).lead, model), ("generator", generator), ("verifier", verifier)]
+    path = data if data is None or isinstance(data, str | Path) else _keep_rows(data, folder)
+    flags = make_layer(
+        task=task if task is None or isinstance(task, str | Mapping) else name_object(task),
+        data=path,
+        reward=reward,
+        extract=extract,
+        lora=lora,
+        lr=lr,
+        problems=problems,
+        rollouts=rollouts,
+        max_tokens=max_tokens,
+    )
     plan = plan_run(
-        recipe,
-        task=task,
+        name,
         turns=turns,
         seed=seed,
         device=device,
-        models=models,
+        models={agent: found for agent, found in named if found is not None} | dict(models or {}),
         config=config,
-        settings=[settings] if settings else (),
+        settings=[flags, expand_keys(settings or {})],
     )
-    return start(plan, Path(out) if out is not None else choose_run_folder(recipe), quiet)
+    return start(plan, folder, quiet)
+
+
+def name_recipe(recipe: str | type[Recipe]) -> str:
+    """Return the name of a recipe: that of the catalogue, or the place of the user's own class."""
+    if isinstance(recipe, str):
+        return recipe
+    known = getattr(recipe, "name", "")
+    return known if known in RECIPES and RECIPES.get(known) is recipe else name_object(recipe)
+
+
+def _keep_rows(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
+    """Keep the rows of a data set in the folder of the run that learns from them, where `resume` finds them again."""
+    from milonga.runfolder.files import write_atomically
+    from milonga.runfolder.folder import DATA, RunFolder
+
+    lines = []
+    for number, row in enumerate(rows, 1):
+        try:
+            lines.append(json.dumps(dict(row), allow_nan=False) + "\n")
+        except (TypeError, ValueError) as error:
+            raise DataError(f"row {number} of data cannot be written as JSON: {error}") from None
+    with RunFolder(out, 1) as folder:
+        folder.require_new()
+        write_atomically(out / DATA, "".join(lines))
+    return out / DATA
 
 
 def choose_run_folder(recipe: str) -> Path:
@@ -113,13 +184,44 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
         return _run_loop(plan, folder, quiet, begin=True)
 
 
-def resume(path: str | Path, quiet: bool = False) -> Report:
-    """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped."""
+def resume(
+    path: str | Path,
+    quiet: bool = False,
+    *,
+    recipe: type[Recipe] | None = None,
+    task: type[Task] | Task | Callable[[random.Random], tuple[str, str]] | None = None,
+    reward: RewardLike | list[RewardLike] | None = None,
+    extract: Callable[..., Any] | None = None,
+    turns: int | None = None,
+) -> Report:
+    """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
+
+    What the run was given as a lambda, an instance or from a notebook is passed again, as it was to `run`. `turns` extends the
+    run to so many turns of its lead agent. What follows the progress of a run (a weight that decays, say) then goes back to
+    where it is in a run of that length: the result is not that of one that was planned so.
+    """
+    from milonga.report import write_report_safely
+    from milonga.runfolder.console import Panel
     from milonga.runfolder.folder import RunFolder, read_config
 
     config = read_config(Path(path))
-    plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+    rewards = [one[0] if isinstance(one, tuple) else one for one in list_rewards(reward)]
+    _pass_again("recipe", [config.recipe], [] if recipe is None else [recipe])
+    _pass_again("task", [str(config.task["name"])], [] if task is None else [task])
+    _pass_again("reward", [section.function for section in config.rewards], rewards)
+    _pass_again("extract", [] if config.extract is None else [config.extract], [] if extract is None else [extract])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
+        if turns is not None:
+            config = _extend(config, turns)
+        elif (report := _read_final_report(folder)) is not None:
+            say = Panel(quiet).say
+            say(f"the run has ended after {report['turns']} turns; 'milonga resume {path} --turns N' goes on with it")
+            if not (folder.path / "report.html").exists():  # killed while it was written
+                write_report_safely(folder.path, say)
+            return report
+        plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+        if turns is not None:
+            folder.extend(config)
         if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
             # Killed before the first checkpoint: start again from the beginning.
             folder.rewind(-1)
@@ -127,7 +229,33 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
         return _run_loop(plan, folder, quiet, restore=True)
 
 
-def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
+def _extend(config: Config, turns: int) -> Config:
+    """Return the config of a run with more turns of its lead agent."""
+    if config.budget:
+        raise RunFolderError("the length of this run is its budget of compute, not a number of turns: it cannot be extended")
+    if turns <= config.turns:
+        raise RunFolderError(f"the run has {config.turns} turns of its lead agent; to extend it, name more than that")
+    return config.model_copy(update={"turns": turns})
+
+
+def _read_final_report(folder: RunFolder) -> Report | None:
+    """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint."""
+    from milonga.runfolder.record import read_json
+
+    report, found = read_json(folder.path / "report.json"), folder.checkpoints.find_newest()
+    return report if report is not None and found is not None and found[1]["place"]["turn"] == report["turns"] else None
+
+
+def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
+    """Give what a run was passed, and is passed again, the names that its config has for it."""
+    if given and len(given) != len(names):
+        raise ConfigError(f"{kind}: {len(given)} given, but the run has {len(names)}; pass what was passed when it began")
+    for name, found in zip(names, given, strict=False):
+        if not isinstance(found, str):
+            pass_again(name, found)
+
+
+def _run_loop(plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
     from milonga.report import write_report_safely
     from milonga.runfolder.console import LiveView
@@ -135,7 +263,7 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
 
     total = plan.schedule.count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
-    with LiveView(title, total, quiet) as view, closing(make_engine(plan)) as engine:
+    with LiveView(title, total, quiet) as view, explain_lost_memory(), closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)
         if restore:
             loop.restore()
@@ -144,9 +272,29 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
         folder.machine.append(describe_machine(loop.place.turn))
-        report = loop.run()
+        try:
+            report = loop.run()
+        except KeyboardInterrupt:
+            view.say(f"'milonga resume {folder.path}' goes on from the last checkpoint")
+            raise
         write_report_safely(folder.path, view.say)
         return report
+
+
+@contextmanager
+def explain_lost_memory() -> Iterator[None]:
+    """Explain in one line that memory ran out, on whatever device: numpy, torch on a CPU and torch on a GPU say it each in its
+    own way."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        lost = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not lost and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "memory ran out: lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
+            "or take a smaller model, or --lora"
+        ) from None
 
 
 def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:
@@ -168,8 +316,10 @@ def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | N
         "an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems")
     )
     found = load_finished_run(Path(path), {"eval": {"split": "test"} | given})
-    run_context = make_run_context(found.plan, found.weights)
+    config = found.plan.config
+    plan = replace(found.plan, rewards=load_rewards(config.rewards))
+    run_context = make_run_context(plan, found.weights)
     with closing(run_context.engine):
-        metrics = make_evaluator(found.plan, run_context)()
-    head = {"run": str(path), "recipe": found.plan.config.recipe, "turn": found.turn, "split": found.plan.config.eval.split}
+        metrics = make_evaluator(plan, run_context)()
+    head = {"run": str(path), "recipe": config.recipe, "turn": found.turn, "split": config.eval.split}
     return head | {key.removeprefix("eval/"): value for key, value in metrics.items()}

@@ -298,6 +298,15 @@ class PlacementSection(Section):
         return self.model_copy(update={key: value for key, value in mine if value is not None})
 
 
+class RewardSection(Section):
+    """A reward function of the user's own: `f(prompts, completions, **columns) -> list[float | None]`."""
+
+    function: str
+    """`file.py:function` or `package.module:function`."""
+    weight: float = 1.0
+    """Weight of its rewards in the sum of all functions."""
+
+
 class Config(Section):
     """A whole run."""
 
@@ -305,6 +314,10 @@ class Config(Section):
     """A recipe's name, or `file.py:Class`."""
     task: dict[str, Any] = Field(default_factory=lambda: {"name": "chain"})
     """`name`, and the options of that task."""
+    rewards: list[RewardSection] = Field(default_factory=list)
+    """Reward functions, in place of right and wrong answers as the outcome reward. What is right is still measured."""
+    extract: str | None = None
+    """A function `f(text, problem)` that finds the answer in a solution, as `file.py:function`. None: as the role reads it."""
     turns: int = Field(30, ge=1)
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     bootstrap: int = Field(0, ge=0)
@@ -314,6 +327,8 @@ class Config(Section):
     """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
     seed: int = 0
     """Random seed: everything that is sampled follows from it."""
+    lr: float | None = Field(None, gt=0)
+    """Learning rate of every policy whose own section names none."""
     binding: Binding = "own"
     """own: separate weights per agent. lora: an adapter per agent on a shared base. shared: one model for all agents."""
     dialect: Literal["auto", "plain", "tagged", "terse"] = "auto"
@@ -443,9 +458,23 @@ def parse_setting(text: str) -> dict[str, Any]:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    for part in reversed(parts):
-        parsed = {part: parsed}
-    return dict(parsed)
+    return _nest(parts, parsed)
+
+
+def _nest(parts: Sequence[str], value: Any) -> dict[str, Any]:
+    *outer, last = parts
+    table = {last: value}
+    for part in reversed(outer):
+        table = {part: table}
+    return table
+
+
+def expand_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Expand dotted keys: `{"batch.rollouts": 4}` becomes `{"batch": {"rollouts": 4}}`. Later keys win."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found = merge(found, _nest(key.split("."), value))
+    return found
 
 
 def parse_settings(text: str) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
 from milonga.roles.solver import accept_extracted
 from milonga.tasks import Task
+from milonga.tasks.functions import Extractor, RewardFunction, sum_rewards
 from milonga.timeline import Timeline
-from milonga.types import Finish, Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
+from milonga.types import Finish, Grade, Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
 
 TOOL = "tool"
 """Producer of the segments in which the task's tool answers a call."""
@@ -46,6 +47,10 @@ class RunContext:
     seed: int
     batch_size: int
     """Problems in a turn."""
+    rewards: Sequence[RewardFunction] = ()
+    """The user's own reward functions; empty: right and wrong answers are the outcome reward."""
+    extract: Extractor | None = None
+    """The user's own way to find the answer in a solution."""
 
     def get_max_tokens(self, agent: str) -> int:
         """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `length_factor`."""
@@ -408,23 +413,34 @@ class Context:
         )
 
     def _parse(self, agent: str, text: str, asked: _Asked, finish: Finish) -> Parsed:
-        """Parse a completion by the agent's role. In prose, a program, or an answer that is in no box, is found by the task; a
-        text that was cut at the limit has no such answer."""
+        """Parse a completion by the agent's role. The user's own extractor, if there is one, finds the answer of a solution. In
+        prose, a program, or an answer that is in no box, is found by the task; a text that was cut at the limit has none."""
         role = self.role(agent)
         parsed = role.parse(text, asked.target)
         value, program = parsed.value, asked.problem.wants_program
-        if role.dialect != "plain" or not isinstance(value, Solution) or not (program or value.answer is None):
+        if not isinstance(value, Solution):
+            return parsed
+        if self.run.extract is not None:
+            return accept_extracted(parsed, self.run.extract(text, asked.problem), asked=True)
+        if role.dialect != "plain" or not (program or value.answer is None):
             return parsed
         found = None if finish == "length" and not program else self.task.extract(text, asked.problem)
         return accept_extracted(parsed, found, asked=program)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
+        """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade.
+
+        Correctness is the task's. The reward is that of the user's own functions, where there are any.
+        """
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
         items = [(t.problem, t.solution.answer, t.solution.steps) for t in solved]
         for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):
             rollout.grade = grade
-            if grade.correct is None:
+        if self.run.rewards and solved:
+            for rollout, reward in zip(solved, sum_rewards(self.run.rewards, solved), strict=True):
+                rollout.grade = replace(rollout.grade or Grade(None), reward=reward)
+        for rollout in solved:
+            if np.isnan(rollout.reward) and (self.run.rewards or self.task.has_answers):
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts
 

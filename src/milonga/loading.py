@@ -1,4 +1,4 @@
-"""Load the user's own code, named `path/to/file.py:attribute` or `package.module:attribute`.
+"""Load the user's own code, named `path/to/file.py:attribute` or `package.module:attribute`, and name what a program passes.
 
 Invariants: every error in the user's file is reported in one line that says where it is; the same file is loaded once. The
 user's code runs in our process and is trusted.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
+import secrets
 import sys
 import traceback
 from pathlib import Path
@@ -18,11 +20,59 @@ from typing import Any
 from milonga.errors import ConfigError, suggest_name
 
 PACKAGE = str(Path(__file__).parent)
+LIVE = "live/"
+"""Prefix of the names of objects that only the running program can give."""
+_live: dict[str, Any] = {}
+"""Objects that the running program passed, by the names that configs have for them."""
+
+
+def name_object(found: Any) -> str:
+    """Name a function, a class or an instance that the running program passed, for a config: `load_attribute` finds it again.
+
+    The name is a place to import it from, where there is one. Otherwise (a lambda, a notebook's cell, an instance) it is
+    `live/KEY:name`, which no other process can load.
+    """
+    own = str(getattr(found, "__name__", type(found).__name__)).strip("<>")
+    name = _find_place(found) or f"{LIVE}{secrets.token_hex(4)}:{own}"
+    _live[name] = found
+    return name
+
+
+def format_name(name: str) -> str:
+    """Format the name of the user's code for a message: without the key of an object that was passed."""
+    return name.rpartition(":")[2] if name.startswith(LIVE) else name
+
+
+def pass_again(name: str, found: Any) -> None:
+    """Pass an object that a config has a name for, in another process than the one that named it."""
+    _live[name] = found
+
+
+def get_live(name: str) -> Any:
+    """Return the object that the running program passed under a name; None if there is none."""
+    return _live.get(name)
+
+
+def _find_place(found: Any) -> str | None:
+    """Find where an object can be imported from: `file.py:name`, or `package.module:name` in a package; None if nowhere."""
+    module = sys.modules.get(str(getattr(found, "__module__", None)))
+    name = str(getattr(found, "__qualname__", ""))
+    if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not found:
+        return None
+    file = getattr(module, "__file__", None)
+    alone = not module.__package__ and file is not None and file.endswith(".py")
+    return f"{make_absolute(str(file))}:{name}" if alone else f"{module.__name__}:{name}"
 
 
 def load_attribute(kind: str, name: str) -> tuple[Any, ModuleType]:
     """Load what `place:attribute` names, and its module. `kind` is used in error messages: a task, a recipe."""
     place, _, attribute = name.rpartition(":")
+    if name in _live:
+        return _live[name], sys.modules.get(str(_live[name].__module__), ModuleType("live"))
+    if place.startswith(LIVE):
+        raise ConfigError(
+            f"{kind} '{attribute}' was passed by a program that has ended; pass it again: milonga.resume(FOLDER, {kind}=...)"
+        )
     if not place or not attribute:
         raise ConfigError(f"{kind} '{name}': a {kind} of your own is named 'path/to/file.py:attr' or 'package.module:attr'")
     module = _load_file(kind, Path(place)) if place.endswith(".py") else _load_module(kind, place)
@@ -46,6 +96,14 @@ def make_load_error(what: str, error: BaseException) -> ConfigError:
     """Make a one-line error: what failed, where in the user's file, and why."""
     message = next(iter(str(error).splitlines()), "")
     return ConfigError(f"{what} failed{_find_user_line(error)}: {type(error).__name__}{': ' if message else ''}{message}")
+
+
+def describe_place(found: Any) -> str:
+    """Describe where a function of the user's is defined: its file and line, as far as Python knows."""
+    try:
+        return f"{Path(inspect.getfile(found)).name}, line {inspect.getsourcelines(found)[1]}"
+    except (TypeError, OSError):  # built in, or typed into an interpreter
+        return f"a value of type {type(found).__name__}"
 
 
 def _load_file(kind: str, path: Path) -> ModuleType:

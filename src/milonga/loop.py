@@ -19,6 +19,7 @@ from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.interrupts import delay_interrupts
 from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
@@ -91,13 +92,18 @@ class Loop:
         )
 
     def run(self) -> dict[str, Any]:
-        """Run all turns, from the start or from where `restore` put it; return the report."""
+        """Run all turns, from the start or from where `restore` put it; return the report. Ctrl-C ends it after a turn."""
         try:
-            if self.place.turn == 0 and not self.rows:
-                self.record_start()
-            while not self.is_finished():
-                self.run_turn()
-            return self.finish_run()
+            with delay_interrupts(self.view.say) as is_interrupted:
+                if self.place.turn == 0 and not self.rows:
+                    self.record_start()
+                while not self.is_finished():
+                    # Rollouts in flight are not in a checkpoint: with asynchronous ones, the next barrier is the safe point.
+                    if is_interrupted() and self.prefetcher.is_empty:
+                        self.ensure_checkpoint()
+                        raise KeyboardInterrupt
+                    self.run_turn()
+                return self.finish_run()
         finally:
             for tracker in self.trackers:
                 tracker.close()
@@ -293,9 +299,13 @@ class Loop:
         self.preferences = Preferences(self.folder.preferences.rows())
         self.view.say(f"resumed at turn {self.place.turn}")
 
-    def finish_run(self) -> dict[str, Any]:
-        if self.folder.checkpoints.path(self.place.turn).exists() is False:
+    def ensure_checkpoint(self) -> None:
+        """Save a checkpoint of this turn, unless there is one."""
+        if not self.folder.checkpoints.path(self.place.turn).exists():
             self.checkpoint()
+
+    def finish_run(self) -> dict[str, Any]:
+        self.ensure_checkpoint()
         for policy in filter(self.engine.has_weights, self.plan.policies):
             target = self.folder.path / "models" / policy
             with translate_disk_errors(target):
@@ -339,7 +349,7 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
 def _group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
-        groups.setdefault(rollout.problem.id, []).append(rollout.correct)
+        groups.setdefault(rollout.problem.id, []).append(rollout.reward)
     return groups
 
 
@@ -357,7 +367,8 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
         "turns": place.turn,
         "lead_turns": place.lead_turns,
         "generator": {
-            name: change(f"generator/{name}") for name in ("accuracy", "sound_accuracy", "greedy_accuracy", "step_accuracy")
+            name: change(f"generator/{name}")
+            for name in ("accuracy", "reward", "sound_accuracy", "greedy_accuracy", "step_accuracy")
         },
         "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "step_accuracy")},
         "hacking_gap": change("hacking_gap"),

@@ -47,10 +47,10 @@ class Finished:
 def load_finished_run(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
     """Load the plan and newest checkpoint of a run, with `layer` merged into its config.
 
-    The engine is always the local one, wherever the run was trained.
+    The engine is always the local one, wherever the run was trained, and nothing is rewarded.
     """
-    config = read_config(path)
-    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local", "staleness": 0}, layer or {}])
+    config = read_config(path).model_dump(mode="json", exclude_none=True)
+    plan = resolve([config, {"engine": "local", "staleness": 0}, layer or {}], learns=False)
     found = Checkpoints(path / "checkpoints", 1).find_newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")

@@ -71,6 +71,8 @@ class Recipe(ABC):
     tools: ClassVar[bool] = False
     """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or continue from a prefix of
     one, would see only the last turn."""
+    pays_outcomes: ClassVar[bool] = False
+    """Whether its generator is paid `Rollouts.rewards`, so that reward functions of the user's own can be given to it."""
     overlap: ClassVar[Permission] = UNSAID
     """Whether rollouts of a turn can be sampled while earlier turns are learned (asynchronous rollouts).
 

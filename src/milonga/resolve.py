@@ -35,7 +35,8 @@ from milonga.schedule import Schedule
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
-from milonga.tasks.base import CAPABILITIES
+from milonga.tasks.base import ANSWERS, CAPABILITIES
+from milonga.tasks.functions import Extractor, RewardFunction, load_extractor, load_rewards
 
 PATHS = ("path", "dev_path", "test_path", "questions")
 """Options of tasks that name files or folders."""
@@ -52,6 +53,8 @@ class Plan:
     agents: Mapping[str, str]
     """Agent to policy."""
     policies: Mapping[str, PolicySection]
+    rewards: Sequence[RewardFunction] = ()
+    extract: Extractor | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -64,12 +67,22 @@ class Plan:
         for agent, role in self.roles.items():
             asked = self.policies[self.agents[agent]].example if self.agents[agent] in self.policies else False
             role.example = not engine.uses_chat(self.agents[agent]) if asked is None else asked
-        return RunContext(engine, self.task, self.roles, self.agents, config.sampling, config.seed, config.batch.problems)
+        return RunContext(
+            engine,
+            self.task,
+            self.roles,
+            self.agents,
+            config.sampling,
+            config.seed,
+            config.batch.problems,
+            self.rewards,
+            self.extract,
+        )
 
 
 def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     """Merge config layers into a checked plan. Later layers win; the recipe's own defaults lie below all of them. If nothing
-    `learns`, any agent that writes may have any model."""
+    `learns`, any agent that writes may have any model, and reward functions are not loaded."""
     raw: dict[str, Any] = {}
     for layer in layers:
         raw = merge(raw, layer)
@@ -84,7 +97,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     options = _parse_options(recipe_class, config)
     acting = recipe_class.select_agents(options)
     agents = _bind_policies(recipe_class, acting, config)
-    config = _fill_defaults(config, recipe_class, acting, agents)
+    config = _fill_defaults(_spread_learning_rate(config, raw, agents), recipe_class, acting, agents)
     _check_endpoints(config, recipe_class, agents, learns)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
@@ -101,12 +114,14 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = _set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
-    _check_task(recipe, task, config.recipe)
+    _check_task(recipe, task, config)
     if config.staleness:
         _refuse_overlap(config, recipe, policies)
     roles = recipe.roles(cast(Dialect, config.dialect))
     _set_up_roles(roles, agents, config)
-    return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
+    roles = roles if task.tool is None else adapt_roles_to_tool(roles, task.tool)
+    rewards = load_rewards(config.rewards) if learns else ()
+    return Plan(config, recipe, task, roles, agents, policies, rewards, load_extractor(config.extract))
 
 
 def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: Config) -> None:
@@ -118,11 +133,16 @@ def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: 
         role.template = None if section.prompt is None else load_prompt(section.prompt)
 
 
-def _check_task(recipe: Recipe, task: Task, name: str) -> None:
+def _check_task(recipe: Recipe, task: Task, config: Config) -> None:
     """Refuse a task that does not offer what the recipe needs, or that needs what the recipe does not offer."""
+    name = config.recipe
+    if config.rewards and not recipe.pays_outcomes:
+        paying = ", ".join(other for other in RECIPES if RECIPES.get(other).pays_outcomes)
+        raise ConfigError(f"recipe '{name}' pays no outcome rewards, so reward functions do not apply; use {paying}")
     if recipe.tasks and task.name not in recipe.tasks:
         raise ConfigError(f"recipe '{name}' works only with the tasks {', '.join(recipe.tasks)}, not with '{task.name}'")
-    missing = recipe.needs - task.offers
+    needs = recipe.needs | ({ANSWERS} if recipe.pays_outcomes and not config.rewards else set())
+    missing = needs - task.offers
     for capability in CAPABILITIES:
         if capability in missing:
             raise ConfigError(f"recipe '{name}' {capability.missing.format(task=task.name)}")
@@ -257,7 +277,21 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
         dialect = _find_common_dialect(find_dialect(p.model) for p in policies.values())
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": _make_paths_absolute(config.task)}
-    return config.model_copy(update=derived | {"recipe": make_path_absolute(config.recipe)})
+    rewards = [r.model_copy(update={"function": make_path_absolute(r.function)}) for r in config.rewards]
+    extract = None if config.extract is None else make_path_absolute(config.extract)
+    own = {"recipe": make_path_absolute(config.recipe), "rewards": rewards, "extract": extract}
+    return config.model_copy(update=derived | own)
+
+
+def _spread_learning_rate(config: Config, raw: Mapping[str, Any], agents: Mapping[str, str]) -> Config:
+    """Give every policy the learning rate of the whole run, except those that the user set; a recipe's default gives way."""
+    if config.lr is None:
+        return config
+    policies = dict(config.policies)
+    for name in agents.values():
+        if "lr" not in raw.get("policies", {}).get(name, {}):
+            policies[name] = policies.get(name, PolicySection()).model_copy(update={"lr": config.lr})
+    return config.model_copy(update={"policies": policies})
 
 
 def _find_common_dialect(dialects: Iterable[str]) -> Dialect:

@@ -52,6 +52,8 @@ class Grade:
     correct: bool | None
     steps: tuple[bool, ...] | None = None
     """Exact label of each step given the steps before it. For measuring, and for recipes with `needs = {STEPS}`."""
+    reward: float | None = None
+    """The outcome reward, where it is more than right or wrong; NaN if it is unknown. None: 1 or 0, as `correct` says."""
 
     @property
     def is_sound(self) -> bool | None:
@@ -248,6 +250,13 @@ class Rollout:
             return float("nan")
         return float(self.grade.correct)
 
+    @property
+    def reward(self) -> float:
+        """The outcome reward: that of its grade, or else 1.0 and 0.0 as the answer is right or wrong; NaN if unknown."""
+        if self.grade is None or self.grade.reward is None:
+            return self.correct
+        return self.grade.reward
+
 
 class Rollouts(Sequence[Rollout]):
     """A list of rollouts with the columns that credit assignment needs."""
@@ -285,7 +294,13 @@ class Rollouts(Sequence[Rollout]):
 
     @property
     def correct(self) -> Floats:
+        """Whether each answer is right: for labels and measurements."""
         return np.array([t.correct for t in self.items], dtype=float)
+
+    @property
+    def rewards(self) -> Floats:
+        """The outcome reward of each: for credit."""
+        return np.array([t.reward for t in self.items], dtype=float)
 
     @property
     def problem_ids(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The command `milonga`.
 
 Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
-`--json` the last line of stdout is one JSON object. Every command ends its help with examples, which a test parses.
+`--json` stdout is one JSON object, and tables go to stderr too. Every command ends its help with examples, which a test parses.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def run_guarded(command: Callable[[], Any]) -> int:
             raise
         return _print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
     if code == STOPPED:
-        trains = sys.argv[1:2] in (["run"], ["resume"])
-        sys.stderr.write("milonga: stopped" + ("; 'milonga resume DIR' goes on from the last checkpoint\n" if trains else "\n"))
+        sys.stderr.write("milonga: stopped\n")
     return code if isinstance(code, int) else 0
 
 

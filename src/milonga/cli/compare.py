@@ -29,7 +29,7 @@ def run_comparison(
 
     comparison = plan_comparison(recipes, settings=settings, **asked)
     if dry_run:
-        sys.stdout.write(to_toml(comparison.record()))
+        console.file.write(to_toml(comparison.record()))
         return {"comparison": comparison.record()}
     folder = out if out is not None else api.choose_run_folder("compare")
     try:
@@ -38,5 +38,5 @@ def run_comparison(
         sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
         sys.exit(130)  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
-    print_tables(result, console if console.is_terminal else Console(width=140))
+    print_tables(result, console if console.is_terminal else Console(width=140, stderr=console.stderr))
     return result

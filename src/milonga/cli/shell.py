@@ -21,8 +21,27 @@ app = typer.Typer(
         "milonga run --help  # each command has examples of its own",
     ),
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from milonga import __version__
+
+        sys.stdout.write(f"milonga {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _read_global_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train language models that learn from each other."""
+
 
 Settings = Annotated[
     list[str] | None,
@@ -34,16 +53,44 @@ Settings = Annotated[
         autocompletion=completion.complete_settings,
     ),
 ]
+
+
+def _move_tables(json: bool) -> bool:
+    """Print tables to stderr where stdout is for JSON alone."""
+    console.stderr = json
+    return json
+
+
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option("--json", help="Print one JSON object, alone on stdout.", rich_help_panel=OUTPUT, callback=_move_tables),
 ]
 TaskName = Annotated[
     str | None,
     typer.Option(
-        help="chain, last_letter, search, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.",
+        help="A task (see 'milonga list tasks'), reasoning_gym:NAME, or your own: file.py:attribute.",
         autocompletion=completion.complete_tasks,
     ),
 ]
+DataFile = Annotated[
+    Path | None, typer.Option("--data", help="Your own problems: a file with a question and an answer in each row.")
+]
+Question = Annotated[str | None, typer.Option("--question", help="The column of --data that holds the question.")]
+Answer = Annotated[str | None, typer.Option("--answer", help="The column of --data that holds the answer.")]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reward",
+        metavar="FILE.py:FUNCTION",
+        help="Your own reward function, f(prompts, completions, **columns); file.py:f*0.5 has a weight. May be repeated.",
+    ),
+]
+Lora = Annotated[bool, typer.Option("--lora", help="Train adapters on one frozen model.", rich_help_panel=MODELS)]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate of all policies.", rich_help_panel=SETTINGS)]
+Problems = Annotated[int | None, typer.Option("--problems", help="Problems in a turn.", rich_help_panel=SETTINGS)]
+Rollouts = Annotated[int | None, typer.Option("--rollouts", help="Rollouts in a group.", rich_help_panel=SETTINGS)]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Most tokens of a solution.", rich_help_panel=SETTINGS)]
+Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.", rich_help_panel=OUTPUT)]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]
 Device = Annotated[
     str | None,

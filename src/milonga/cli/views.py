@@ -21,6 +21,9 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def print_summary(report: dict[str, Any], console: Console) -> None:
     table = Table("", "before", "after", title=f"{report['recipe']}, {report['turns']} turns", title_justify="left")
+    own = report["generator"]["reward"]
+    if own != report["generator"]["accuracy"]:  # otherwise right and wrong answers are the reward
+        table.add_row("generator reward (sampled)", format_number(own["start"]), format_number(own["end"]))
     for label, metric in HEADLINE:
         value: Any = report
         for key in metric.split("/"):

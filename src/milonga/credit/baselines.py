@@ -58,13 +58,13 @@ def _normalise_group(values: Floats, how: Normaliser) -> Floats:
     return centred
 
 
-def has_both_outcomes(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
-    """Return a mask over rows, True where the row's group has both right and wrong outcomes (DAPO's dynamic sampling filter).
+def has_both_outcomes(outcomes: Floats, groups: Sequence[Hashable]) -> np.ndarray:
+    """Return a mask over rows, True where outcomes differ within the row's group (DAPO's dynamic sampling filter).
 
-    Correctness decides, never a shaped reward.
+    The outcome reward decides, before any shaping by length. shape: as `outcomes`.
     """
-    keep = np.zeros(len(correct), dtype=bool)
+    keep = np.zeros(len(outcomes), dtype=bool)
     for rows in group_rows(groups):
-        outcomes = {float(correct[r]) for r in rows if not np.isnan(correct[r])}
-        keep[rows] = len(outcomes) > 1
+        different = {float(outcomes[r]) for r in rows if not np.isnan(outcomes[r])}
+        keep[rows] = len(different) > 1
     return keep

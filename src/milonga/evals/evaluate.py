@@ -131,12 +131,13 @@ def add_prefix(prefix: str, metrics: Metrics) -> Metrics:
 
 
 def solver_metrics(solutions: Rollouts) -> Metrics:
-    """Compute accuracy, soundness, exact step accuracy, and statistics of the completions."""
+    """Compute accuracy, outcome reward, soundness, exact step accuracy, and statistics of the completions."""
     grades = [t.grade for t in solutions if t.grade is not None]
     sound = [float("nan") if g.is_sound is None else float(g.is_sound) for g in grades]
     steps = [right for g in grades for right in g.steps or ()]
     return {
         "accuracy": mean(solutions.correct),
+        "reward": mean(solutions.rewards),
         "sound_accuracy": mean(sound),
         "step_accuracy": mean(steps),
         "steps": mean([float(len(t.solution.steps)) for t in solutions]),

@@ -33,6 +33,11 @@ class Debates:
         return self.map_turns(lambda rollout: rollout.correct)
 
     @property
+    def rewards(self) -> Floats:
+        """Outcome reward of every answer: float array of shape (debates, turns, agents)."""
+        return self.map_turns(lambda rollout: rollout.reward)
+
+    @property
     def readable(self) -> Floats:
         """1 where an answer could be parsed, else 0: float array of shape (debates, turns, agents)."""
         return self.map_turns(lambda rollout: float(rollout.parsed.is_valid))

@@ -13,9 +13,10 @@ from milonga.types import Floats, Rollouts
 
 
 def sample_solutions(ctx: Context, agent: str, rules: RolloutFilter, n: int) -> Rollouts:
-    """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems with both outcomes.
+    """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems whose
+    rewards differ.
 
-    Correctness decides, not the shaped reward: with that, a group that differs only in length penalties would be kept.
+    The outcome reward decides, not the shaped one: with that, a group that differs only in length penalties would be kept.
     """
     if not rules.dynamic_sampling:
         return ctx.ask(agent, ctx.problems(), n)
@@ -38,18 +39,18 @@ def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Ro
 
 
 def _filter_mixed_groups(solutions: Rollouts) -> Rollouts:
-    """Keep the solutions of problems with both right and wrong solutions."""
-    keep = has_both_outcomes(solutions.correct, solutions.problem_ids)
+    """Keep the solutions of problems whose rewards differ."""
+    keep = has_both_outcomes(solutions.rewards, solutions.problem_ids)
     return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
 
 def outcome_rewards(ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> Floats:
     """Return outcome rewards with the filter's length shaping, one per solution; NaN where a solution is masked."""
-    return shape_rewards(solutions.correct, ctx, solutions, rules)
+    return shape_rewards(solutions.rewards, ctx, solutions, rules)
 
 
 def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, rules: RolloutFilter) -> Floats:
-    """Apply the filter's rules on format and length (overlong penalty and filter) to rewards of 0 and 1, from any source.
+    """Apply the filter's rules on format and length (overlong penalty and filter) to rewards from 0 to 1, from any source.
 
     With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """

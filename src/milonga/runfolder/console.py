@@ -17,6 +17,7 @@ COLUMNS = {
     "turn": "turn",
     "learner": "learns",
     "rollouts/generator/accuracy": "accuracy",
+    "rollouts/generator/reward": "reward",
     "rollouts/verifier/balanced_accuracy": "verifier",
     "eval/generator/accuracy": "held-out",
     "eval/generator/sound_accuracy": "sound",
@@ -36,6 +37,12 @@ def format_number(value: Any) -> str:
 def format_time(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def _is_shown(row: dict[str, Any], key: str) -> bool:
+    """Whether a row has something to show in a column. A reward that is the accuracy again has nothing."""
+    again = key == "rollouts/generator/reward" and row.get(key) == row.get("rollouts/generator/accuracy")
+    return row.get(key) is not None and not again
 
 
 class Panel:
@@ -75,7 +82,7 @@ class LiveView(Panel):
         if self.live:
             self.live.update(self._render(), refresh=True)
         else:
-            cells = [f"{name} {format_number(row[key])}" for key, name in COLUMNS.items() if row.get(key) is not None]
+            cells = [f"{name} {format_number(row[key])}" for key, name in COLUMNS.items() if _is_shown(row, key)]
             self.say("  ".join(cells) + f"  {self.format_time_left(row)}")
 
     def format_time_left(self, row: dict[str, Any]) -> str:
@@ -89,7 +96,7 @@ class LiveView(Panel):
 
     def _render(self) -> Group:
         table = Table(title=self.title, title_justify="left")
-        present = [key for key in COLUMNS if any(row.get(key) is not None for row in self.rows)]
+        present = [key for key in COLUMNS if any(_is_shown(row, key) for row in self.rows)]
         for key in present:
             table.add_column(COLUMNS[key], justify="right")
         for row in self.rows:

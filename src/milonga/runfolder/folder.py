@@ -19,7 +19,9 @@ from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atom
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Floats, Rollouts
 
-OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
+DATA = "data.jsonl"
+"""The rows that a program passed as data."""
+OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA)
 """Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
 
 
@@ -62,6 +64,11 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Write the resolved config: from here on the folder holds a run."""
         self.require_new()
+        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
+
+    def extend(self, config: Config) -> None:
+        """Replace the config by one with more turns. The run has not ended any more."""
+        (self.path / "report.json").unlink(missing_ok=True)  # first: killed in between, the run ends again where it had
         write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
 
     def rewind(self, turn: int) -> None:

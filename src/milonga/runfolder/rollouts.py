@@ -7,6 +7,7 @@ one table. Row groups are small: a reader that wants a few rollouts reads a few 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,7 @@ def make_schema() -> pa.Schema:
             "contradiction": flag,
             "fooled": flag,
             "correct": flag,
+            "reward": pa.float64(),
             "step_truth": pa.list_(flag),
         }
     )
@@ -186,6 +188,7 @@ def to_row(rollout: Rollout, advantages: Floats | None = None) -> dict[str, Any]
         "contradiction": is_contradiction(said.final, said.steps) if said else None,
         "fooled": is_fooled(said.final, _get_target_correct(rollout.targets)) if said else None,
         "correct": None if rollout.grade is None else rollout.grade.correct,
+        "reward": None if math.isnan(rollout.reward) else rollout.reward,
         "step_truth": None if rollout.grade is None else _list_or_none(rollout.grade.steps),
     }
 

@@ -13,11 +13,13 @@ from pydantic import ValidationError
 
 from milonga.config import explain
 from milonga.errors import ConfigError
+from milonga.loading import get_live
 from milonga.randomness import keyed_rng
 from milonga.tasks.base import TASKS, Capability, Demonstration, Task, TaskOptions, Tool, assign_split, normalise_text
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
+from milonga.tasks.custom import check_instance, load_custom_task
 from milonga.tasks.data import Gsm8k, Hub, Jsonl
 from milonga.tasks.haystack import Haystack
 from milonga.tasks.last_letter import LastLetter
@@ -55,6 +57,8 @@ def make_task(section: Mapping[str, Any]) -> Task:
     name = options.pop("name", None)
     if not isinstance(name, str) or not name:
         raise ConfigError("the task needs a name")
+    if isinstance(passed := get_live(name), Task):
+        return check_instance(passed, options)
     found = find_task(name)
     try:
         checked = found.Options.model_validate(options)
@@ -73,7 +77,5 @@ def find_task(name: str) -> type[Task]:
 
         return make_gym_task(rest if colon else "")
     if colon:
-        from milonga.tasks.custom import load_custom_task
-
         return load_custom_task(name)
     return TASKS.get(name)

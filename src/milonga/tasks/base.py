@@ -53,6 +53,8 @@ class Capability:
     """What is wrong where it is missing: the end of a sentence about the recipe, with the task's name as {task}."""
 
 
+ANSWERS = Capability("answers", "needs to know which answers are right, which task '{task}' does not")
+"""`grade` tells right answers from wrong ones."""
 STEPS = Capability("steps", "needs the exact truth of each step, which task '{task}' does not know")
 """`grade` fills in the truth of each step."""
 LEVELS = Capability("levels", "chooses among levels of difficulty, which task '{task}' does not have")
@@ -63,7 +65,7 @@ FACTS = Capability("facts", "keeps back parts of problems, which those of task '
 """Parts (facts) of its problems can be hidden until they are asked for."""
 DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
 """The task writes solutions itself."""
-CAPABILITIES = (STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS)
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS)
 """All of them, in the order in which they are checked."""
 
 
@@ -113,10 +115,16 @@ class Task(ABC):
         return None
 
     @property
+    def has_answers(self) -> bool:
+        """Whether `grade` can tell right answers from wrong ones; where it cannot, only reward functions can pay."""
+        return True
+
+    @property
     def offers(self) -> Set[Capability]:
         """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""
         here = type(self)
         defined = {
+            ANSWERS: self.has_answers,
             STEPS: self.knows_steps,
             LEVELS: bool(self.levels),
             RELATED: here.make_related_problem is not Task.make_related_problem,

@@ -2,31 +2,37 @@
 
 The attribute is a `Task` subclass, or a function `f(rng: random.Random) -> (question, answer)`. A function becomes a
 task whose splits are disjoint by a hash of the question, graded by exact match after `strip`, by the function's own
-attribute `grade`, or by a function `grade(question, answer, given) -> bool` of its module.
+attribute `grade`, or by a function `grade(question, answer, given)` of its module. That returns whether the answer is
+right, or its reward from 0 to 1, of which 0.5 and more count as right; None if it cannot tell.
 
-Invariants: every mistake in the user's file is one line that says where it is; an exception in the user's grader grades
-None. The user's code runs in our process and is trusted as such: a grader that evaluates answers is the user's own
-risk.
+Invariants: every mistake in the user's file, while grading too, is one line that says where it is. The user's code runs in our
+process and is trusted as such: a grader that evaluates answers is the user's own risk.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from milonga.errors import ConfigError
-from milonga.loading import load_attribute, make_load_error
+from milonga.loading import describe_place, load_attribute, make_load_error
 from milonga.randomness import keyed_rng
 from milonga.tasks.base import Task, TaskOptions, assign_split
 from milonga.types import Grade, Problem, Split
 
 TRIES = 2000
 """Draws before giving up on a split: a tenth of all texts is dev, so only a handful of texts can miss it so often."""
+
+
+RIGHT = 0.5
+"""A reward from here on counts as a right answer."""
 
 
 class FunctionOptions(TaskOptions):
@@ -40,7 +46,7 @@ class Written:
 
     place: str
     make: Callable[[random.Random], tuple[str, str]]
-    judge: Callable[[str, str, str], bool | None] | None
+    judge: Callable[[str, str, str], bool | float | None] | None
 
 
 class FunctionTask(Task):
@@ -78,11 +84,20 @@ class FunctionTask(Task):
             return Grade(False)
         if self.written.judge is None:
             return Grade(answer.strip() == problem.answer.strip())
+        what = f"grade of task '{self.written.place}'"
         try:
             verdict = self.written.judge(problem.text, problem.answer, answer)
+        except Exception as error:
+            raise make_load_error(f"{what} on the question {problem.text!r:.80}", error) from None
+        if verdict is None or isinstance(verdict, bool | np.bool_):
             return Grade(None if verdict is None else bool(verdict))
-        except Exception:  # a grader that fails could not tell: the sample is dropped and counted, the run goes on
-            return Grade(None)
+        if not isinstance(verdict, Real) or not 0 <= verdict <= 1:
+            place = describe_place(self.written.judge)
+            raise ConfigError(
+                f"{what} ({place}) gave {verdict!r:.80} on the question {problem.text!r:.80}; "
+                "return True, False, a number from 0 to 1, or None"
+            )
+        return Grade(bool(verdict >= RIGHT), reward=float(verdict))
 
 
 def load_custom_task(name: str) -> type[Task]:
@@ -96,6 +111,15 @@ def load_custom_task(name: str) -> type[Task]:
         raise ConfigError(f"task '{name}' is neither a Task subclass nor a function f(rng), but {kind}")
     judge = getattr(found, "grade", None) or getattr(module, "grade", None)
     return type(attr, (FunctionTask,), {"name": attr, "written": Written(name, found, judge)})
+
+
+def check_instance(task: Task, options: Mapping[str, Any]) -> Task:
+    """Check a task that a program passed ready made: it has its options, and a name, which may be that of its class."""
+    if options:
+        raise ConfigError(f"task.{next(iter(options))}: a task that is passed as an instance has its options already")
+    if not hasattr(task, "name"):
+        type(task).name = type(task).__name__
+    return task
 
 
 def _check_class(found: type[Task], name: str, attr: str) -> type[Task]:

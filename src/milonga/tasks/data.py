@@ -14,7 +14,7 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from milonga.errors import DataError, MissingExtra, suggest_name
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
 from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, normalise_text
+from milonga.tasks.functions import COLUMNS
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -99,6 +100,8 @@ class Row:
     answer: str
     worked: str = ""
     """The way to the answer, where the source has one: what stands before the marker of the final answer."""
+    columns: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """All columns of the row, for reward functions."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Fields:
         if not isinstance(question, str) or not question.strip():
             raise DataError(f"{where}: field '{self.question}' is not a text with something in it")
         worked, answer = self._split_answer(self._get_value(record, self.answer, where), where)
-        return Row(number, question.strip(), answer, worked)
+        return Row(number, question.strip(), answer, worked, columns=record)
 
     def _get_value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
         if field not in record:
@@ -261,7 +264,9 @@ class DataTask(Task):
         if not order:
             raise DataError(f"task '{self.name}' has no {split} problems: name their source, or raise {split}_share")
         row = self.splits.rows[split][order[index % len(order)]]
-        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked})
+        return Problem(
+            f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked, COLUMNS: row.columns}
+        )
 
     @property
     def offers(self) -> Set[Capability]:

@@ -10,14 +10,24 @@ import typer
 from milonga.cli import completion
 from milonga.cli.help import MEASURE, OUTPUT, format_examples
 from milonga.cli.shell import (
+    Answer,
     AsJson,
     ConfigFile,
+    DataFile,
     Device,
     Jobs,
+    LearningRate,
+    Lora,
+    MaxTokens,
+    Problems,
+    Question,
+    Rewards,
+    Rollouts,
     Sampler,
     Seeds,
     Settings,
     TaskName,
+    Wandb,
     app,
     console,
     parse_set_options,
@@ -109,6 +119,16 @@ def compare(
         ),
     ],
     task: TaskName = None,
+    data: DataFile = None,
+    question: Question = None,
+    answer: Answer = None,
+    reward: Rewards = None,
+    lora: Lora = False,
+    lr: LearningRate = None,
+    problems: Problems = None,
+    rollouts: Rollouts = None,
+    max_tokens: MaxTokens = None,
+    wandb: Wandb = False,
     seeds: Seeds = "5",
     turns: Annotated[
         int | None, typer.Option(help="Turns of the lead agent; of the first arm where compute is matched.")
@@ -141,10 +161,23 @@ def compare(
 ) -> None:
     """Compare recipes fairly: same start, same problems, paired seeds. The same command goes on where it stopped."""
     from milonga.cli.compare import run_comparison
+    from milonga.flags import make_layer
 
+    flags = make_layer(
+        task=task,
+        data=data,
+        question=question,
+        answer=answer,
+        reward=list(reward or []),
+        lora=lora,
+        lr=lr,
+        problems=problems,
+        rollouts=rollouts,
+        max_tokens=max_tokens,
+        wandb=wandb,
+    )
     result = run_comparison(
         recipes,
-        task=task,
         seeds=seeds,
         turns=turns,
         match=match,
@@ -154,7 +187,7 @@ def compare(
         device=device,
         sampler=sampler,
         config=config,
-        settings=parse_set_options(set_),
+        settings=[flags, *parse_set_options(set_)],
         jobs=jobs,
         dry_run=dry_run,
         console=console,

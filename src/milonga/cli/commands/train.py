@@ -11,13 +11,23 @@ import typer
 from milonga.cli import completion
 from milonga.cli.help import MODELS, OUTPUT, SETTINGS, TRAIN, format_examples
 from milonga.cli.shell import (
+    Answer,
     AsJson,
     ConfigFile,
+    DataFile,
     Device,
+    LearningRate,
+    Lora,
+    MaxTokens,
+    Problems,
+    Question,
+    Rewards,
+    Rollouts,
     RunFolder,
     Sampler,
     Settings,
     TaskName,
+    Wandb,
     app,
     console,
     parse_set_options,
@@ -32,7 +42,8 @@ from milonga.errors import UserError
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
-        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator small.gguf --verifier small.gguf",
+        "milonga run tango --data problems.jsonl --generator small.gguf --verifier small.gguf --lora",
+        "milonga run grpo --data problems.jsonl --question prompt --reward my.py:short --reward my.py:polite*0.5",
         "milonga run frozen --generator small.gguf --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),
 )
@@ -45,6 +56,16 @@ def run(
         ),
     ],
     task: TaskName = None,
+    data: DataFile = None,
+    question: Question = None,
+    answer: Answer = None,
+    reward: Rewards = None,
+    lora: Lora = False,
+    lr: LearningRate = None,
+    problems: Problems = None,
+    rollouts: Rollouts = None,
+    max_tokens: MaxTokens = None,
+    wandb: Wandb = False,
     generator: Annotated[
         str | None,
         typer.Option(
@@ -68,6 +89,9 @@ def run(
             autocompletion=completion.complete_from("local", "ray"),
         ),
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs of this machine; several by the engine ray.", rich_help_panel=MODELS)
+    ] = None,
     config: ConfigFile = None,
     set_: Settings = None,
     dry_run: Annotated[
@@ -84,6 +108,7 @@ def run(
     from milonga import api
     from milonga.cli.views import print_summary
     from milonga.config import to_toml
+    from milonga.flags import make_layer, place_on_gpus
     from milonga.systems.custom import find_recipe
 
     named = {"generator": generator, "verifier": verifier}
@@ -91,9 +116,22 @@ def run(
     for agent, model in named.items():
         if model is not None and agent not in agents:
             raise UserError(f"recipe '{recipe}' has no {agent}: --{agent} does not apply; its agents are {', '.join(agents)}")
+    flags = make_layer(
+        task=task,
+        data=data,
+        question=question,
+        answer=answer,
+        reward=list(reward or []),
+        lora=lora,
+        lr=lr,
+        problems=problems,
+        rollouts=rollouts,
+        max_tokens=max_tokens,
+        wandb=wandb,
+    )
+    placed = {} if gpus is None else place_on_gpus(gpus, find_recipe(recipe))
     plan = api.plan_run(
         recipe,
-        task=task,
         turns=turns,
         seed=seed,
         device=device,
@@ -101,15 +139,15 @@ def run(
         engine=engine,
         models={agent: model for agent, model in named.items() if model is not None},
         config=config,
-        settings=parse_set_options(set_),
+        settings=[flags, placed, *parse_set_options(set_)],
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
-        placed = api.preview_placement(plan)
+        workers = api.preview_placement(plan)
         if json:
-            print_json({"config": resolved} | ({"placement": placed} if placed else {}))
+            print_json({"config": resolved} | ({"placement": workers} if workers else {}))
         else:
-            sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in placed))
+            sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in workers))
         return
     report = api.start(plan, out if out is not None else api.choose_run_folder(recipe))
     print_summary(report, console)
@@ -121,18 +159,19 @@ def run(
     rich_help_panel=TRAIN,
     epilog=format_examples(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
-        "milonga resume runs/first --json",
+        "milonga resume runs/first --turns 60  # a run that has ended goes on",
     ),
 )
 def resume(
     folder: RunFolder,
+    turns: Annotated[int | None, typer.Option(help="Extend the run to so many turns of the lead agent.")] = None,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder)
+    report = api.resume(folder, turns=turns)
     print_summary(report, console)
     if json:
         print_json(report)

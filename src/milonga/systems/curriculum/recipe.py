@@ -23,7 +23,7 @@ from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, warm_up
 from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.systems.tango.recipe import Tango, TangoOptions
-from milonga.tasks.base import LEVELS
+from milonga.tasks.base import ANSWERS, LEVELS
 from milonga.types import Problem, Rollouts, TrainBatch
 
 EXAMPLES = 64
@@ -47,7 +47,7 @@ class Curriculum(Tango):
 
     name = "curriculum"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
-    needs = {LEVELS}
+    needs = {ANSWERS, LEVELS}
     overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions

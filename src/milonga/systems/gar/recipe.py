@@ -33,7 +33,7 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, SliceJudge, StepSolver
 from milonga.schedule import Schedule, always, warm_up
 from milonga.systems.gar.metrics import slice_metrics, yes_rates
-from milonga.tasks.base import STEPS, Capability
+from milonga.tasks.base import ANSWERS, STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 STYLE = "~"
@@ -84,6 +84,7 @@ class Gar(Recipe):
     name = "gar"
     granularity = "sequence"
     truth = "answers and reference solutions"
+    pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": SliceJudge}
     lead = "generator"
     overlap = Refused("its judge must see the work of the generator that learns, not of older ones")
@@ -102,7 +103,7 @@ class Gar(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {STEPS} if self.options.sft > 0 or self.options.ref_source != "none" else set()
+        return {ANSWERS, STEPS} if self.options.sft > 0 or self.options.ref_source != "none" else {ANSWERS}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         o = self.options

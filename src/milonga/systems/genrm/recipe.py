@@ -19,7 +19,7 @@ from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.yes_no import Form, Voting
 from milonga.schedule import Schedule, always
-from milonga.tasks.base import STEPS
+from milonga.tasks.base import ANSWERS, STEPS
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 
@@ -52,6 +52,7 @@ class Genrm(Recipe):
     name = "genrm"
     granularity = "sequence"
     truth = "answers and a teacher's checks"
+    needs = {ANSWERS}
     agents = {"generator": StepSolver, "verifier": YesNoVerifier}
     lead = "verifier"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

@@ -20,6 +20,7 @@ class Grpo(Recipe):
     name = "grpo"
     granularity = "sequence"
     truth = "answers"
+    pays_outcomes = True
     agents = {"generator": StepSolver}
     lead = "generator"
     tools = True

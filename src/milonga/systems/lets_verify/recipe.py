@@ -12,7 +12,7 @@ from milonga.context import Context
 from milonga.credit import select_convincing_wrong
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles.scorer import Aggregate
-from milonga.tasks.base import STEPS, Capability
+from milonga.tasks.base import ANSWERS, STEPS, Capability
 from milonga.types import Rollout, Rollouts
 
 
@@ -38,7 +38,7 @@ class LetsVerify(Scoring):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {STEPS} if self.options.labels == "process" else set()
+        return {ANSWERS, STEPS} if self.options.labels == "process" else {ANSWERS}
 
     @property
     def default_aggregate(self) -> Aggregate:

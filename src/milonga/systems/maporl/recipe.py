@@ -23,7 +23,7 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, merge_train_batches
 from milonga.roles import Debater, Dialect, Role
 from milonga.schedule import Phase, Schedule
 from milonga.systems.maporl.credit import Share, Tie, TransitionBonus, influence_rewards
-from milonga.tasks.base import DEMONSTRATIONS, Capability
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -69,6 +69,7 @@ class Maporl(Recipe):
     name = "maporl"
     granularity = "turn"
     truth = "answers"
+    pays_outcomes = True
     agents = dict.fromkeys(AGENTS, Debater)
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
@@ -85,7 +86,7 @@ class Maporl(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
+        return {ANSWERS, DEMONSTRATIONS} if self.options.formats > 0 else {ANSWERS}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {agent: Debater(dialect, self.options.noise) for agent in AGENTS}
@@ -131,12 +132,12 @@ class Maporl(Recipe):
 
     def compute_rewards(self, debates: Debates) -> Floats:
         """Compute influence-aware rewards plus transition bonuses: float array of shape (debates, turns, agents)."""
-        o, correct, readable = self.options, debates.correct, debates.readable == 1.0
+        o, rewards, readable = self.options, debates.rewards, debates.readable == 1.0
         bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
-        own = np.where(readable, correct, o.unreadable)
-        visible = np.where(readable, correct, np.nan)
+        own = np.where(readable, rewards, o.unreadable)
+        visible = np.where(readable, rewards, np.nan)
         influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, visible, strict=True)]
-        out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in correct])
+        out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in debates.correct])
         if not o.train_first:
             out[:, 0] = np.nan  # NaN gives no advantage: turn 0 is not trained
         return out

@@ -65,6 +65,7 @@ class Mars(Recipe):
     name = "mars"
     granularity = "sequence"
     truth = "answers"
+    pays_outcomes = True
     agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
     tasks = ("haystack",)
@@ -128,12 +129,12 @@ class Mars(Recipe):
 
     def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
-        rewards = self.subtract_kl(ctx, PLANNER, talks, talks.correct)
+        rewards = self.subtract_kl(ctx, PLANNER, talks, talks.rewards)
         credit = broadcast_to_tokens(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
         calls = [float(len(_list_requests(talk))) for talk in talks]
         notes = {
-            "reward": mean(talks.correct) or 0.0,
-            "usable": mean(has_both_outcomes(talks.correct, talks.problem_ids)) or 0.0,
+            "reward": mean(talks.rewards) or 0.0,
+            "usable": mean(has_both_outcomes(talks.rewards, talks.problem_ids)) or 0.0,
             "calls": mean(calls) or 0.0,
             "no_call": mean([count == 0 for count in calls]) or 0.0,
         }
@@ -143,7 +144,7 @@ class Mars(Recipe):
     def credit_reader(self, ctx: Context, notes: Rollouts, ended: dict[str, Rollout]) -> TrainBatch:
         """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
         o, ends = self.options, [ended[get_asker(note).id] for note in notes]
-        outcomes = np.array([end.correct for end in ends])
+        outcomes = np.array([end.reward for end in ends])
         once = trajectory_weights([end.id for end in ends])
         rewards = self.subtract_kl(ctx, READER, notes, outcomes)
         scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)

@@ -34,7 +34,7 @@ from milonga.patterns.workflows import (
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Phase, Schedule
-from milonga.tasks.base import DEMONSTRATIONS, Capability
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -108,7 +108,8 @@ class Marti(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
+        shown = {DEMONSTRATIONS} if self.options.formats > 0 else set()
+        return shown | {ANSWERS} if self.options.labels == "truth" else shown
 
     @classmethod
     def select_agents(cls, options: MartiOptions) -> Mapping[str, type[Role]]:

@@ -19,7 +19,7 @@ from milonga.patterns.outcome import outcome_credit, outcome_rewards, sample_sol
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, estimate_step_values, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.tasks.base import STEPS, Capability
+from milonga.tasks.base import ANSWERS, STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 Labels = Literal["hard", "soft", "truth"]
@@ -49,7 +49,7 @@ class MathShepherd(Scoring):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {STEPS} if self.options.labels == "truth" else set()
+        return {ANSWERS, STEPS} if self.options.labels == "truth" else {ANSWERS}
 
     @property
     def default_aggregate(self) -> Aggregate:
@@ -90,6 +90,7 @@ class MathShepherdRl(MathShepherd):
     """The generator learns from its answers and from the step scores of a verifier made as above (arXiv 2312.08935)."""
 
     name = "math_shepherd_rl"
+    pays_outcomes = True
     lead = "generator"
     Options = MathShepherdRlOptions
     options: MathShepherdRlOptions

@@ -31,6 +31,7 @@ from milonga.systems.prime.credit import (
     process_contribution_stats,
     rescale_rewards,
 )
+from milonga.tasks.base import ANSWERS
 from milonga.types import Floats, Rollouts, TrainBatch
 
 
@@ -73,6 +74,8 @@ class Prime(Recipe):
     name = "prime"
     granularity = "token"
     truth = "answers"
+    needs = {ANSWERS}
+    pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
     overlap = Refused("its problems are those that are solved now and then, and its verifier learns from labels")

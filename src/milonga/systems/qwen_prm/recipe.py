@@ -15,7 +15,7 @@ from milonga.credit import fill_after_zero, find_first_zero, hard_labels
 from milonga.patterns.value_head import NAN, Labelled, Scoring, ScoringOptions, estimate_step_values
 from milonga.roles import StepScorer, StepSolver, StepVerifier
 from milonga.roles.scorer import Aggregate
-from milonga.tasks.base import STEPS, Capability
+from milonga.tasks.base import ANSWERS, STEPS, Capability
 from milonga.types import Rollouts
 
 VALUES = ("mc_hard", "mc_soft")
@@ -48,7 +48,7 @@ class QwenPrm(Scoring):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {STEPS} if self.options.labels == "truth" else set()
+        return {ANSWERS, STEPS} if self.options.labels == "truth" else {ANSWERS}
 
     @property
     def default_aggregate(self) -> Aggregate:

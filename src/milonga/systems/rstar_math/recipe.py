@@ -37,6 +37,7 @@ from milonga.systems.rstar_math.search import (
     select_best_end,
 )
 from milonga.systems.rstar_math.trees import iterate_paths
+from milonga.tasks.base import ANSWERS
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -75,6 +76,7 @@ class RstarMath(Recipe):
     name = "rstar_math"
     granularity = "step"
     truth = "answers"
+    needs = {ANSWERS}
     agents = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
     overlap = Refused("its search is guided by scores, and its rounds build on those before")

@@ -67,6 +67,7 @@ class Score(Recipe):
     name = "score"
     granularity = "turn"
     truth = "answers"
+    pays_outcomes = True
     agents = {"generator": Corrector}
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
@@ -126,7 +127,7 @@ class Score(Recipe):
         if not len(rollouts):
             return []  # no conversation had room for its second turn, which was counted
         first = Rollouts(talk.target for talk in rollouts)
-        rewards = self.compute_turn_rewards(ctx.phase, first.correct, rollouts.correct)
+        rewards = self.compute_turn_rewards(ctx.phase, first.rewards, rollouts.rewards)
         difference = kl_penalties(rollouts, ctx.compute_logprobs("generator", rollouts, BASE), 1.0)
         costs = compute_turn_costs(rollouts, difference, self.select_betas(ctx.phase))
         estimator = self.objectives["generator"].estimator

@@ -38,7 +38,7 @@ from milonga.systems.sweet_rl.dialogues import (
     write_all_questions,
 )
 from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
-from milonga.tasks.base import DEMONSTRATIONS, FACTS, Capability
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, FACTS, Capability
 from milonga.types import Problem, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -116,7 +116,7 @@ class SweetRl(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {FACTS, DEMONSTRATIONS} if self.options.formats > 0 else {FACTS}
+        return {ANSWERS, FACTS, DEMONSTRATIONS} if self.options.formats > 0 else {ANSWERS, FACTS}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         actor = Inquirer(dialect, self.options.questions, self.options.noise)

@@ -8,7 +8,7 @@ from milonga.recipe import ALLOWED
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.systems.tango.recipe import Tango, verdicts_to_signs
-from milonga.tasks.base import STEPS
+from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -16,6 +16,7 @@ class Frozen(Tango):
     """Tango with a frozen verifier: step rewards that cannot adapt, and so can be hacked."""
 
     name = "frozen"
+    needs = set[Capability]()
     inference_only = ("verifier",)
     overlap = ALLOWED
 
@@ -42,7 +43,7 @@ class Oracle(Tango):
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in rollouts]
-        return [self.credit_generator(ctx, rollouts, verdicts, rollouts.correct)]
+        return [self.credit_generator(ctx, rollouts, verdicts, rollouts.rewards)]
 
 
 class VerifierOnly(Tango):
@@ -50,6 +51,7 @@ class VerifierOnly(Tango):
 
     name = "verifier_only"
     lead = "verifier"
+    pays_outcomes = False
     inference_only = ("generator",)
     overlap = ALLOWED
 

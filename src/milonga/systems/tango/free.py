@@ -23,6 +23,7 @@ from milonga.evals.metrics import mean
 from milonga.patterns.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
 from milonga.recipe import Refused
 from milonga.systems.tango.recipe import Tango, TangoOptions
+from milonga.tasks import Capability
 from milonga.types import Problem, Rollouts, TrainBatch
 
 LABELLED = "labelled/"
@@ -54,6 +55,8 @@ class TangoFree(Tango):
 
     name = "tango_free"
     truth = "none"
+    needs = set[Capability]()
+    pays_outcomes = False
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
     options: TangoFreeOptions

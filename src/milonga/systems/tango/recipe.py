@@ -28,6 +28,7 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.systems.tango.credit import ClassBalance
+from milonga.tasks.base import ANSWERS
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 Verdicts = list[list[float] | None]
@@ -72,6 +73,8 @@ class Tango(Recipe):
     name = "tango"
     granularity = "step"
     truth = "answers"
+    needs = {ANSWERS}
+    pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
     bindings = {
@@ -103,14 +106,14 @@ class Tango(Recipe):
         solutions = rollouts.of("generator")
         checks = rollouts.of("verifier")
         if ctx.learner == "generator":
-            return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.correct)]
+            return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.rewards)]
         return [self.credit_verifier(ctx, checks, {t.id: t.correct for t in checks.targets})]
 
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
         """Make the generator's train batch: A = (1 - alpha) A_outcome + alpha A_step. Each source is normalised within the
         problem first, then mixed.
 
-        `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
+        `right` is the outcome reward of each answer, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
         estimator, groups = self.objectives["generator"].estimator, solutions.problem_ids
         rewards = shape_rewards(right, ctx, solutions, self.objectives["generator"].filter)

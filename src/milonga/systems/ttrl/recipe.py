@@ -137,7 +137,7 @@ class Ttrl(Recipe):
             rng = ctx.rng("label", solutions[rows[0]].problem.id)
             votes.append(ballot.vote)
             if o.label == "truth":
-                rewards[rows] = ballot.voters.correct
+                rewards[rows] = ballot.voters.rewards
             elif o.label == "format":
                 rewards[rows] = [float(t.parsed.is_valid) for t in ballot.voters]
             elif o.label == "random":

@@ -25,7 +25,7 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.roles.scorer import RankBy
 from milonga.schedule import Action, Phase, Schedule
-from milonga.tasks.base import DEMONSTRATIONS, Capability, normalise_text
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability, normalise_text
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 MEASURED = 64
@@ -81,7 +81,7 @@ class VStar(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        return {DEMONSTRATIONS} if self.options.demonstrations else set()
+        return {ANSWERS, DEMONSTRATIONS} if self.options.demonstrations else {ANSWERS}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         judge = ImplicitScorer(dialect, self.objectives["verifier"].loss.beta, self.options.rank)
