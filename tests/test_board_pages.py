@@ -328,7 +328,7 @@ def test_a_comparison_that_is_not_finished_has_intervals_and_then_its_verdicts(
     browser.click("a[href='/comparison/cmp']")
     browser.wait("document.querySelector('.table')")
     cells = browser.run("[...document.querySelectorAll('.table tr')].map(r => r.children[2].textContent)")
-    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [-0.771, 1.771]"]
+    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [0.000, 1.000]"]
     browser.wait("document.querySelectorAll('svg.chart path').length > 4")
     (runs / "cmp" / "compare.json").write_text("{")
     until(lambda: "compare.json cannot be read" in browser.text(".main"), "what is wrong with its end")
