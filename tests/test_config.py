@@ -272,7 +272,7 @@ def test_public_signatures_are_frozen() -> None:
 
     options = ["*task", "*turns", "*seed", "*out", "*device", "*models", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *options]
-    assert names(milonga.resume) == ["path", "quiet"]
+    assert names(milonga.resume) == ["path", "quiet", "force"]
     assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from milonga.config import read_toml
 from milonga.engine import Engine, factory
+from milonga.errors import StalledError, UserError
 from milonga.pair import load_finished_run, make_run_context
 from milonga.resolve import Plan, resolve
+
+if TYPE_CHECKING:
+    from milonga.context import RunContext
+    from milonga.probing import Probe
 
 Report = dict[str, Any]
 
@@ -101,8 +106,8 @@ def choose_run_folder(recipe: str) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
-    """Run a plan in a new folder."""
+def start(plan: Plan, out: Path, quiet: bool = False, force: bool = False) -> Report:
+    """Run a plan in a new folder; with `force` even if the probe says that nothing can be learned."""
     from milonga.engine.local.threads import choose_threads
     from milonga.runfolder.folder import RunFolder
 
@@ -110,15 +115,18 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
         plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()
-        return _run_loop(plan, folder, quiet, begin=True)
+        return _run_loop(plan, folder, quiet, begin=True, force=force)
 
 
-def resume(path: str | Path, quiet: bool = False) -> Report:
-    """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped."""
+def resume(path: str | Path, quiet: bool = False, force: bool = False) -> Report:
+    """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
+
+    With `force` a run that stopped because it found nothing to learn from goes on, and does not stop for that again.
+    """
     from milonga.runfolder.folder import RunFolder, read_config
 
     config = read_config(Path(path))
-    plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"stop_without_signal": 0} if force else {}])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
         if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
             # Killed before the first checkpoint: start again from the beginning.
@@ -127,8 +135,9 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
         return _run_loop(plan, folder, quiet, restore=True)
 
 
-def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
+def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False, force: bool = False) -> Report:
     from milonga.loop import Loop
+    from milonga.probing import should_probe
     from milonga.report import write_report_safely
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
@@ -140,13 +149,35 @@ def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore
         if restore:
             loop.restore()
         loop.prepare()
+        probed = _probe_run(plan, loop.run_context, view.say, force) if begin and should_probe(plan) else None
+        loop.open_trackers()
         if begin:
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
+        if probed is not None:
+            probed.write(folder.path)
         folder.machine.append(describe_machine(loop.place.turn))
-        report = loop.run()
+        try:
+            report = loop.run()
+        except StalledError:
+            write_report_safely(folder.path, view.say)
+            raise
         write_report_safely(folder.path, view.say)
         return report
+
+
+def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], force: bool) -> Probe:
+    """Probe before a run, print what was found, and refuse the run if nothing can be learned."""
+    from milonga.probing import PROBLEMS, ROLLOUTS, probe
+
+    say(f"probe: {PROBLEMS} train problems, {ROLLOUTS} solutions of each (--no-probe leaves it out)")
+    found = probe(plan, run_context)
+    for line in found.describe():
+        say(f"probe: {line}")
+    if found.blocking and not force:
+        reasons = "; ".join(str(advice) for advice in found.blocking)
+        raise UserError(f"nothing can be learned: {reasons}; 'milonga probe' shows examples, --force runs it all the same")
+    return found
 
 
 def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:

@@ -14,16 +14,18 @@ from milonga.cli.shell import (
     AsJson,
     ConfigFile,
     Device,
+    Generator,
     RunFolder,
     Sampler,
     Settings,
     TaskName,
+    Verifier,
     app,
+    collect_models,
     console,
     parse_set_options,
     print_json,
 )
-from milonga.errors import UserError
 
 
 @app.command(
@@ -45,14 +47,8 @@ def run(
         ),
     ],
     task: TaskName = None,
-    generator: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of the generator: embedded, a folder, a hub name, a GGUF file or openai:URL#model.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    verifier: Annotated[str | None, typer.Option(help="Model of the verifier: the same.", rich_help_panel=MODELS)] = None,
+    generator: Generator = None,
+    verifier: Verifier = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead agent.")] = None,
     seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
     out: Annotated[
@@ -70,6 +66,14 @@ def run(
     ] = None,
     config: ConfigFile = None,
     set_: Settings = None,
+    probe: Annotated[
+        bool | None,
+        typer.Option(
+            "--probe/--no-probe",
+            help="Whether to sample a few problems first, to see what can be learned; with real models by default.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run even if the probe says that nothing can be learned.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -84,13 +88,8 @@ def run(
     from milonga import api
     from milonga.cli.views import print_summary
     from milonga.config import to_toml
-    from milonga.systems.custom import find_recipe
 
-    named = {"generator": generator, "verifier": verifier}
-    agents = find_recipe(recipe).agents
-    for agent, model in named.items():
-        if model is not None and agent not in agents:
-            raise UserError(f"recipe '{recipe}' has no {agent}: --{agent} does not apply; its agents are {', '.join(agents)}")
+    probing = [] if probe is None else [{"probe": "on" if probe else "off"}]
     plan = api.plan_run(
         recipe,
         task=task,
@@ -99,9 +98,9 @@ def run(
         device=device,
         sampler=sampler,
         engine=engine,
-        models={agent: model for agent, model in named.items() if model is not None},
+        models=collect_models(recipe, generator, verifier),
         config=config,
-        settings=parse_set_options(set_),
+        settings=[*probing, *parse_set_options(set_)],
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
@@ -111,7 +110,7 @@ def run(
         else:
             sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in placed))
         return
-    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe))
+    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe), force=force)
     print_summary(report, console)
     if json:
         print_json(report)
@@ -121,18 +120,19 @@ def run(
     rich_help_panel=TRAIN,
     epilog=format_examples(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
-        "milonga resume runs/first --json",
+        "milonga resume runs/first --force --json  # even if it stopped because it found nothing to learn from",
     ),
 )
 def resume(
     folder: RunFolder,
+    force: Annotated[bool, typer.Option("--force", help="Go on even if nothing was found to learn from.")] = False,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder)
+    report = api.resume(folder, force=force)
     print_summary(report, console)
     if json:
         print_json(report)
