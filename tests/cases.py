@@ -15,6 +15,7 @@ QUICK: dict[str, Any] = {
     "batch": {"problems": 8, "rollouts": 8},
     "eval": {"problems": 32, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
     "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
+    "probe": "off",  # some tests have models of random weights, of which nothing can be read
 }
 JUDGED = QUICK | {
     "task": {"name": "chain", "ops": 2},

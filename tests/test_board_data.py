@@ -22,7 +22,7 @@ from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Judged, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
@@ -370,6 +370,17 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
     three = next(arm for arm in arms.values() if len(arm.runs) == 3).metrics["eval/generator/accuracy"]
     assert three["final"] == pytest.approx(0.5) and three["curve"]["x"] == [0.0, 4.0]
     assert three["interval"] == pytest.approx((0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5), abs=1e-4)
+
+
+def test_an_interval_of_a_share_stays_within_0_and_1() -> None:
+    sides = pytest.importorskip("milonga.board.pages.sides")
+    wide = {"final": 0.633, "interval": (-0.161, 1.427)}
+    arm = Arm(
+        "tango", (), {"eval/generator/accuracy": wide, "eval/hacking_gap": wide, "eval/verifier/f1": wide | {"interval": None}}
+    )
+    assert sides.format_final(arm, "eval/generator/accuracy") == "0.633 [0.000, 1.000]"
+    assert sides.format_final(arm, "eval/hacking_gap") == "0.633 [-0.161, 1.427]", "no share: it may be negative"
+    assert sides.format_final(arm, "eval/verifier/f1") == "0.633" and sides.format_final(arm, "other") == "–"
 
 
 def test_a_comparison_that_cannot_be_read_says_so(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ import pytest
 from board_helpers import checked, row, solved, write_run
 from cases import TINY
 from milonga.config import to_toml
+from milonga.probing import Probe
+from milonga.probing.advice import Advice
+from milonga.probing.figures import SolverFigures
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Parsed, Problem, Solution
 
@@ -127,6 +130,8 @@ def write_evil(folder: Path) -> None:
     write_run(folder, metrics)
     (folder / "timing.jsonl").write_text('{"turn": 1, "learn_s": 2.0, "sample_s": 1.0}\n')
     (folder / "report.json").write_text("{}")
+    solver = SolverFigures(EVIL, EVIL, "outcomes", 8, 4, 0.5, 0.5, 0.0, 4.0, 4.0, None, 0.25, 0.5, 0.5, 0.75, 0.61, None)
+    Probe(EVIL, EVIL, 32, 4, solver, None, 1.0, 1.0, (Advice(f"{EVIL}{STEERING}", EVIL),), ()).write(folder)
     problem = Problem(f"{EVIL}/0", f"{EVIL}{STEERING}{LONG}", "a")
     texts = [f"{EVIL}\n{STEERING}\n#{LONG}", "a\nc\n#e"]
     rollouts = []
@@ -154,6 +159,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "broken").mkdir()
     (folder / "broken" / "config.toml").write_text("recipe = ")
     (folder / "broken" / "metrics.jsonl").write_bytes(b"\x00\xff{not json\n")
+    (folder / "broken" / "probe.json").write_text("[]")
     (folder / "broken" / "rollouts").mkdir()
     (folder / "broken" / "rollouts" / "turn-000003.parquet").write_bytes(b"PAR1")
     yield folder
@@ -213,6 +219,8 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
         assert browser.run("document.querySelectorAll('.main script, .main img, .main b').length") == 0, page
     browser.open(f"{server.url}/run/{EVIL_NAME}?metric={quote(EVIL)}")
     browser.wait("document.querySelectorAll('svg.chart').length > 3")
+    probed = browser.text(".probe")
+    assert "groups with both outcomes61 %" in probed and f"{EVIL}\\x1b[2J" in probed and f"--set {EVIL}" in probed
     assert browser.run("[...document.querySelectorAll('svg.chart text')].some(e => e.textContent.startsWith('<script>'))")
     browser.open(f"{server.url}/{EVIL_PROBLEM}")
     question = browser.text("p.question")
@@ -307,6 +315,7 @@ def test_what_is_broken_is_shown_as_what_it_is(browser: Browser, server: Server,
     assert "config.toml cannot be read" in browser.text("[data-item=broken] .why")
     browser.open(f"{server.url}/run/broken")
     browser.wait("document.body.textContent.includes('no rows, and are left out: 1')")
+    assert "probe.json' cannot be read" in browser.text(".probe")
     browser.open(f"{server.url}/rollouts/broken")
     assert "turn-000003.parquet cannot be read" in browser.text(".ending")
     browser.open(f"{server.url}/problem/broken?turn=3&problem=p")
@@ -328,7 +337,7 @@ def test_a_comparison_that_is_not_finished_has_intervals_and_then_its_verdicts(
     browser.click("a[href='/comparison/cmp']")
     browser.wait("document.querySelector('.table')")
     cells = browser.run("[...document.querySelectorAll('.table tr')].map(r => r.children[2].textContent)")
-    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [-0.771, 1.771]"]
+    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [0.000, 1.000]"]
     browser.wait("document.querySelectorAll('svg.chart path').length > 4")
     (runs / "cmp" / "compare.json").write_text("{")
     until(lambda: "compare.json cannot be read" in browser.text(".main"), "what is wrong with its end")

@@ -274,7 +274,7 @@ def test_public_signatures_are_frozen() -> None:
     flags = ["*lora", "*lr", "*problems", "*rollouts", "*max_tokens"]
     options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *own, *flags, *options]
-    assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*reward", "*extract", "*turns"]
+    assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*reward", "*extract", "*turns", "*force"]
     assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]

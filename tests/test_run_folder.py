@@ -58,6 +58,8 @@ def settings(tiny: str, **more: Any) -> dict[str, Any]:
         "batch": {"problems": 2, "rollouts": 2},
         "eval": {"problems": 2, "samples": 2, "every": 2, "greedy": False},
         "keep": {"checkpoint_every": 1, "rollouts_every": 1} | more.pop("keep", {}),
+        "probe": "off",
+        "stop_without_signal": 0,
     } | more
 
 

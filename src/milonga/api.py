@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
-from milonga.errors import ConfigError, DataError, RunFolderError, UserError
+from milonga.errors import ConfigError, DataError, RunFolderError, StalledError, UserError
 from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
@@ -25,6 +25,8 @@ from milonga.tasks import Task
 from milonga.tasks.functions import load_rewards
 
 if TYPE_CHECKING:
+    from milonga.context import RunContext
+    from milonga.probing import Probe
     from milonga.runfolder.folder import RunFolder
 
 Report = dict[str, Any]
@@ -172,8 +174,8 @@ def choose_run_folder(recipe: str) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
-    """Run a plan in a new folder."""
+def start(plan: Plan, out: Path, quiet: bool = False, force: bool = False) -> Report:
+    """Run a plan in a new folder; with `force` even if the probe says that nothing can be learned."""
     from milonga.engine.local.threads import choose_threads
     from milonga.runfolder.folder import RunFolder
 
@@ -181,7 +183,7 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
         plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()
-        return _run_loop(plan, folder, quiet, begin=True)
+        return _run_loop(plan, folder, quiet, begin=True, force=force)
 
 
 def resume(
@@ -193,12 +195,14 @@ def resume(
     reward: RewardLike | list[RewardLike] | None = None,
     extract: Callable[..., Any] | None = None,
     turns: int | None = None,
+    force: bool = False,
 ) -> Report:
     """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
 
     What the run was given as a lambda, an instance or from a notebook is passed again, as it was to `run`. `turns` extends the
     run to so many turns of its lead agent. What follows the progress of a run (a weight that decays, say) then goes back to
-    where it is in a run of that length: the result is not that of one that was planned so.
+    where it is in a run of that length: the result is not that of one that was planned so. With `force` a run that stopped
+    because it found nothing to learn from goes on, and does not stop for that again.
     """
     from milonga.report import write_report_safely
     from milonga.runfolder.console import Panel
@@ -219,7 +223,7 @@ def resume(
             if not (folder.path / "report.html").exists():  # killed while it was written
                 write_report_safely(folder.path, say)
             return report
-        plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+        plan = resolve([config.model_dump(mode="json", exclude_none=True), {"stop_without_signal": 0} if force else {}])
         if turns is not None:
             folder.extend(config)
         if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
@@ -255,8 +259,11 @@ def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
             pass_again(name, found)
 
 
-def _run_loop(plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
+def _run_loop(
+    plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, restore: bool = False, force: bool = False
+) -> Report:
     from milonga.loop import Loop
+    from milonga.probing import should_probe
     from milonga.report import write_report_safely
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
@@ -268,14 +275,21 @@ def _run_loop(plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, r
         if restore:
             loop.restore()
         loop.prepare()
+        probed = _probe_run(plan, loop.run_context, view.say, force) if begin and should_probe(plan) else None
+        loop.open_trackers()
         if begin:
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
+        if probed is not None:
+            probed.write(folder.path)
         folder.machine.append(describe_machine(loop.place.turn))
         try:
             report = loop.run()
         except KeyboardInterrupt:
             view.say(f"'milonga resume {folder.path}' goes on from the last checkpoint")
+            raise
+        except StalledError:
+            write_report_safely(folder.path, view.say)
             raise
         write_report_safely(folder.path, view.say)
         return report
@@ -295,6 +309,20 @@ def explain_lost_memory() -> Iterator[None]:
             "memory ran out: lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
             "or take a smaller model, or --lora"
         ) from None
+
+
+def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], force: bool) -> Probe:
+    """Probe before a run, print what was found, and refuse the run if nothing can be learned."""
+    from milonga.probing import PROBLEMS, ROLLOUTS, probe
+
+    say(f"probe: {PROBLEMS} train problems, {ROLLOUTS} solutions of each (--no-probe leaves it out)")
+    found = probe(plan, run_context)
+    for line in found.describe():
+        say(f"probe: {line}")
+    if found.blocking and not force:
+        reasons = "; ".join(str(advice) for advice in found.blocking)
+        raise UserError(f"nothing can be learned: {reasons}; 'milonga probe' shows examples, --force runs it all the same")
+    return found
 
 
 def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:

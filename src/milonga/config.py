@@ -351,6 +351,12 @@ class Config(Section):
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
     """shuffled: permute the rewards among the rows, as a control experiment that real learning must beat."""
+    probe: Literal["auto", "on", "off"] = "auto"
+    """Whether a run begins with a probe, which refuses it where nothing can be learned; auto: unless every model is an embedded
+    one."""
+    stop_without_signal: int = Field(5, ge=0)
+    """Stop with a checkpoint after so many turns in a row, of all agents or of the lead agent, in which no row had an advantage
+    or a weight to learn from; 0: never."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The recipe's own options."""
     policies: dict[str, PolicySection] = Field(default_factory=dict)

@@ -30,6 +30,10 @@ class RunFolderError(UserError):
     """A run folder is in use, incomplete, or cannot be written."""
 
 
+class StalledError(UserError):
+    """A run stopped with a checkpoint because it found nothing to learn from."""
+
+
 class Notice(UserWarning):
     """A warning about an error that was recovered from: the run continues, and the user is told each time."""
 

@@ -17,12 +17,13 @@ from milonga.context import Context, RunContext
 from milonga.credit.shuffle import shuffle_targets
 from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
-from milonga.errors import RunFolderError
+from milonga.errors import RunFolderError, StalledError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.interrupts import delay_interrupts
 from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
+from milonga.probing import count_signals, find_stall
 from milonga.resolve import Plan
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
@@ -78,11 +79,14 @@ class Loop:
         self.prefetcher = Prefetcher(isolate_recipe(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
-        """Check what can fail before anything is written (disk space, graders, trackers), and show the task's description."""
+        """Check what can fail before anything is sampled (disk space, graders), and show the task's description."""
         self.check_disk()
         self.plan.task.make_ready()
         for key, value in self.plan.task.describe().items():
             self.view.say(f"{self.plan.task.name}: {key} {value}")
+
+    def open_trackers(self) -> None:
+        """Open the trackers; they may fail, too, before anything is written."""
         self.trackers = open_trackers(
             self.config.keep.trackers,
             self.folder.path,
@@ -102,6 +106,7 @@ class Loop:
                     if is_interrupted() and self.prefetcher.is_empty:
                         self.ensure_checkpoint()
                         raise KeyboardInterrupt
+                    self.stop_if_stalled()
                     self.run_turn()
                 return self.finish_run()
         finally:
@@ -132,6 +137,14 @@ class Loop:
     def is_finished(self) -> bool:
         return self.progress(self.place) >= 1.0 or self.schedule.get_phase(self.next_cursor().phase) is None
 
+    def stop_if_stalled(self) -> None:
+        """Stop with a checkpoint if the last turn's row says that the run has stalled."""
+        reason = self.rows[-1].get("stalled")
+        if reason and self.config.stop_without_signal:
+            self.ensure_checkpoint()
+            going_on = f"'milonga resume {self.folder.path} --force' goes on all the same"
+            raise StalledError(f"stopped at turn {self.place.turn}, with a checkpoint: {reason}; {going_on}")
+
     def next_cursor(self) -> Cursor:
         return self.schedule.advance(self.place.cursor, self.rows)
 
@@ -149,6 +162,8 @@ class Loop:
         self.place = self.place.next_place(cursor, self.counts(phase))
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
+        if stall := find_stall(self.rows, self.recipe.lead, self.config.stop_without_signal):
+            row["stalled"] = stall
         if self.should_evaluate(phase, self.place) or self.is_finished():
             began = time.monotonic()
             row |= self.evaluate()
@@ -245,9 +260,12 @@ class Loop:
         """Assign credit, learn and publish; return this turn's metrics, and the advantages by rollout id."""
         row: dict[str, Any] = {}
         advantages: dict[str, Floats] = {}
+        signals = total = 0
         for train_batch in self.credit(ctx, rollouts):
             if self.config.control == "shuffled":
                 train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
+            signals += count_signals(train_batch)
+            total += len(train_batch.rollouts)
             behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None
             taught = replace(train_batch, stale_cap=self.config.staleness_cap) if behind else train_batch
             with ctx.timeline.measure("learn"):
@@ -262,6 +280,8 @@ class Loop:
             row[f"learn/{train_batch.policy}/version"] = version
             if report.skipped:
                 self.view.say(f"turn {ctx.turn}: {report.skipped}")
+        if total:
+            row["signal"] = signals / total
         row |= _rollout_metrics(rollouts)
         row["dropped"] = sum(ctx.dropped.values())
         if ctx.dropped:

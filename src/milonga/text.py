@@ -19,6 +19,10 @@ def format_number(value: Any) -> str:
     return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def format_share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
 def format_amount(value: float | None) -> str:
     """Format a count with three significant digits and a unit: 12, 4.5k, 89.5G."""
     if value is None:

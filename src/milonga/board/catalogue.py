@@ -201,6 +201,8 @@ def _read_card(name: str, path: Path, at_work: bool) -> Card:
     elif not rows:
         problem = "no metrics yet"
     last = rows[0] if rows else {}
+    if state == "stopped" and isinstance(last.get("stalled"), str):
+        problem = last["stalled"]
     task, seed, turns, dialect = (config.get(key) for key in ("task", "seed", "turns", "dialect"))
     lead = last.get("lead_turn")
     return Card(

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from milonga.cli import completion
 from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
+from milonga.errors import UserError
 
 app = typer.Typer(
     name="milonga",
@@ -91,6 +92,14 @@ Problems = Annotated[int | None, typer.Option("--problems", help="Problems in a 
 Rollouts = Annotated[int | None, typer.Option("--rollouts", help="Rollouts in a group.", rich_help_panel=SETTINGS)]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Most tokens of a solution.", rich_help_panel=SETTINGS)]
 Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.", rich_help_panel=OUTPUT)]
+Generator = Annotated[
+    str | None,
+    typer.Option(
+        help="Model of the generator: embedded, a folder, a hub name, a GGUF file or openai:URL#model.",
+        rich_help_panel=MODELS,
+    ),
+]
+Verifier = Annotated[str | None, typer.Option(help="Model of the verifier: the same.", rich_help_panel=MODELS)]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]
 Device = Annotated[
     str | None,
@@ -127,6 +136,18 @@ def print_json(data: dict[str, Any]) -> None:
     from milonga.runfolder.files import to_json
 
     sys.stdout.write(to_json(data) + "\n")
+
+
+def collect_models(recipe: str, generator: str | None, verifier: str | None) -> dict[str, str]:
+    """Collect the models that were named, by agent; refuse one for an agent that the recipe does not have."""
+    from milonga.systems.custom import find_recipe
+
+    agents = find_recipe(recipe).agents
+    named = {agent: model for agent, model in (("generator", generator), ("verifier", verifier)) if model is not None}
+    for agent in named:
+        if agent not in agents:
+            raise UserError(f"recipe '{recipe}' has no {agent}: --{agent} does not apply; its agents are {', '.join(agents)}")
+    return named
 
 
 def parse_set_options(texts: list[str] | None) -> list[dict[str, Any]]:

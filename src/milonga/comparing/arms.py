@@ -29,8 +29,9 @@ Tree = Mapping[str, Any]
 FIRST_SEED = 100
 """Seeds for reported results start here; seeds used during development are smaller."""
 METRIC = "eval/generator/accuracy"
-DEFAULTS: Tree = {"keep": {"checkpoints": 1}}
-"""Defaults below the user's own settings: many runs would otherwise fill the disk with checkpoints."""
+DEFAULTS: Tree = {"keep": {"checkpoints": 1}, "probe": "off", "stop_without_signal": 0}
+"""Defaults below the user's own settings: many runs would otherwise fill the disk with checkpoints, and an arm that learns
+nothing is a result too, measured after as many turns as the others."""
 OURS = {"recipe": "name the recipe as an arm", "seed": "use --seeds", "budget": "use --match tokens or flops"}
 SHARED = ("turns", "task", "eval", "device", "dialect", "keep")
 """Config keys that an arm may not set for itself."""

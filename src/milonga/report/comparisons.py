@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from milonga.charts import Series, line_chart
 from milonga.config import read_toml
 from milonga.errors import RunFolderError, UserError
 from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
-from milonga.report.curves import F1, GENERATOR, TITLES, describe_series, draw_pair_chart
+from milonga.report.curves import F1, GENERATOR, TITLES, clip_to_range, describe_series, draw_pair_chart
 from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
 from milonga.runfolder.record import read_json, read_rows
 from milonga.text import format_amount, format_number
@@ -92,10 +91,8 @@ def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis
     whole: draw shares from 0 to 1, so that pages can be compared; otherwise as far as the curves go.
     """
     found = {name: NOWHERE if metric not in metrics else metrics[metric]["curve"] for name, metrics in arms.items()}
-    least, most = (0.0, 1.0) if metric in TITLES and "gap" not in metric else (-math.inf, math.inf)
     series = [
-        # A share lies between 0 and 1, however few seeds its interval comes from.
-        Series(name, c["x"], c["mean"], [max(v, least) for v in c["low"]], [min(v, most) for v in c["high"]])
+        Series(name, c["x"], c["mean"], *([clip_to_range(metric, v) for v in c[side]] for side in ("low", "high")))
         for name, c in found.items()
     ]
     if not any(one.x for one in series):

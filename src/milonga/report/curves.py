@@ -141,6 +141,11 @@ def _format_pair(one: Series, at: int) -> str:
     return f"({format_number(one.x[at])}, {format_number(one.y[at])})"
 
 
+def clip_to_range(metric: str, value: float) -> float:
+    """Clip a bound of an interval to what the metric can be: a share lies between 0 and 1, however few seeds there are."""
+    return min(1.0, max(0.0, value)) if metric in TITLES and "gap" not in metric else value
+
+
 def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
     """Draw the path chart. Both axes always span 0 to 1, so that two reports can be compared."""
     x_label, y_label = TITLES[GENERATOR], TITLES[F1]

@@ -6,6 +6,7 @@ import shlex
 
 from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
+from milonga.probing import Probe
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.words import format_duration
@@ -52,6 +53,7 @@ def build_run_chapter(record: Record) -> Chapter:
     lead = f"{config.recipe} on {config.task['name']}, seed {config.seed}, {state}. Folder: {record.folder}"
     sections = [
         Section("In short", [_build_headline(record), *_build_remark_blocks(record)]),
+        *_build_probe_section(record),
         Section("What was run", [Facts(_list_facts(record))]),
         Section("Curves", [Figures([one for one in build_run_figures(record, record.name) if one is not None])]),
         *_build_verifier_section(record),
@@ -115,10 +117,22 @@ def _find_remarks(record: Record) -> list[str]:
     skipped = sum(to_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
     if skipped:
         out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
+    if record.last.get("stalled"):
+        out.append(f"The run has stalled: {record.last['stalled']}.")
     dropped = sum(to_number(row.get("dropped")) or 0 for row in record.rows)
     if dropped:
         out.append(f"{dropped:.0f} samples were left out of the turns (too long, or their grader failed).")
     return out
+
+
+def _build_probe_section(record: Record) -> list[Section]:
+    """Build the section with what a probe found before the run, if there was one."""
+    found = Probe.read(record.folder)
+    if found is None:
+        return []
+    head = (f"{found.problems} train problems × {found.rollouts}", *(figures.agent for figures in found.agents))
+    said = [*map(str, found.advice), found.describe_cost()]
+    return [Section("The probe before the run", [Sheet("", head, found.list_rows()), Points(said)])]
 
 
 def _list_facts(record: Record) -> list[tuple[str, str]]:

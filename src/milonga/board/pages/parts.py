@@ -6,7 +6,7 @@ element, or as the value of an attribute whose name we chose, with control chara
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -64,6 +64,19 @@ def _set_attributes(element: E, classes: str, attributes: Mapping[str, Any]) -> 
         if value is not None:
             element.props[name.replace("_", "-")] = escape_invisible(value, lines=True) if name == "title" else value
     return element
+
+
+def show_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    add_text(title, "", "h2")
+    with add_box("table", "table"):
+        with add_box("", "thead"), add_box("", "tr"):
+            for name in head:
+                add_text(name, "", "th")
+        with add_box("", "tbody"):
+            for row in rows:
+                with add_box("", "tr"):
+                    for cell in row:
+                        add_text(cell, "", "td")
 
 
 def make_url(page: str, name: str = "", **query: object) -> str:

@@ -10,8 +10,10 @@ from milonga.board.catalogue import Card
 from milonga.board.curves import RECENT
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
-from milonga.board.pages.parts import Words, add_box, add_link, add_text, make_url
+from milonga.board.pages.parts import Words, add_box, add_link, add_text, make_url, show_table
 from milonga.board.pages.runs import COLUMNS, format_cells
+from milonga.errors import RunFolderError
+from milonga.probing import Probe
 from milonga.report.curves import (
     PANELS,
     build_chosen_figure,
@@ -26,6 +28,7 @@ FILES = ("metrics.jsonl", "timing.jsonl")
 
 async def show_run(board: Board, card: Card, metric: str) -> None:
     metrics, timing = await asyncio.to_thread(lambda: [board.shelf.get_curves(card.path / f) for f in FILES])
+    probed = await asyncio.to_thread(_read_probe, card)
     known = metrics.keys()
     metric = metric or next((key for key in known if key.endswith("/entropy")), "")
     with page_frame(card.name, make_url("comparison", card.comparison) if card.comparison else make_url("")):
@@ -42,6 +45,9 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
             with add_box("panel"):
                 _show_metric_form(card, metric, known)
                 drawn.append(Chart(lambda: build_chosen_figure(metrics, metric)))
+            if probed is not None:
+                with add_box("panel probe"):  # last, since it never changes
+                    _show_probe(probed)
         nothing, rubbish = add_text("", "note"), add_text("", "note")
 
     seen: list[tuple[int, ...]] = []
@@ -65,6 +71,25 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
 
     await refresh()
     refresh_periodically(refresh)
+
+
+def _read_probe(card: Card) -> Probe | str | None:
+    """Read what was found before the run; a message if it cannot be read, None if there was no probe."""
+    try:
+        return Probe.read(card.path)
+    except RunFolderError as error:
+        return str(error)
+
+
+def _show_probe(probed: Probe | str) -> None:
+    if isinstance(probed, str):
+        add_text(probed, "note")
+        return
+    head = [f"{probed.problems} train problems × {probed.rollouts}", *(figures.agent for figures in probed.agents)]
+    with add_box("scroll"):
+        show_table("The probe before the run", head, probed.list_rows())
+    for text in (*map(str, probed.advice), probed.describe_cost()):
+        add_text(text, "note")
 
 
 def _add_fact(name: str) -> Words:

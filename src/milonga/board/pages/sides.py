@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
-from milonga.board.pages.parts import add_box, add_link, add_text, format_number, make_url
+from milonga.board.pages.parts import add_box, add_link, add_text, format_number, make_url, show_table
 from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
 from milonga.comparing.results import ALWAYS
 from milonga.report.comparisons import build_metric_figure
+from milonga.report.curves import clip_to_range
 
 AXIS = "turns of the lead agent; bands: 95 % t interval over seeds"
 
@@ -63,16 +64,16 @@ def _arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
 
 
 def _show_arms(arms: Sequence[Arm]) -> None:
-    rows = [[arm.name, str(len(arm.runs)), *(_format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
-    _show_table("Where they stand, with 95 % intervals over seeds", ["arm", "runs", *ALWAYS], rows)
+    rows = [[arm.name, str(len(arm.runs)), *(format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
+    show_table("Where they stand, with 95 % intervals over seeds", ["arm", "runs", *ALWAYS], rows)
 
 
-def _format_final(arm: Arm, metric: str) -> str:
+def format_final(arm: Arm, metric: str) -> str:
     found = arm.metrics.get(metric)
     if found is None:
         return "–"
-    interval = found["interval"]
-    return format_number(found["final"]) + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval is not None else "")
+    bounds = [f"{clip_to_range(metric, bound):.3f}" for bound in found["interval"] or ()]
+    return format_number(found["final"]) + (f" [{', '.join(bounds)}]" if bounds else "")
 
 
 def _show_verdicts(verdicts: Judged | str) -> None:
@@ -82,19 +83,6 @@ def _show_verdicts(verdicts: Judged | str) -> None:
         return
     for sheet in verdicts.sheets:
         with add_box("scroll"):
-            _show_table(sheet.title, sheet.head, sheet.rows)
+            show_table(sheet.title, sheet.head, sheet.rows)
     for text in verdicts.remarks:
         add_text(text, "note")
-
-
-def _show_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    add_text(title, "", "h2")
-    with add_box("table", "table"):
-        with add_box("", "thead"), add_box("", "tr"):
-            for name in head:
-                add_text(name, "", "th")
-        with add_box("", "tbody"):
-            for row in rows:
-                with add_box("", "tr"):
-                    for cell in row:
-                        add_text(cell, "", "td")

@@ -1,4 +1,4 @@
-"""Commands that measure: eval, compare and claim."""
+"""Commands that measure: probe, eval, compare and claim."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from milonga.cli.shell import (
     ConfigFile,
     DataFile,
     Device,
+    Generator,
     Jobs,
     LearningRate,
     Lora,
@@ -27,12 +28,62 @@ from milonga.cli.shell import (
     Seeds,
     Settings,
     TaskName,
+    Verifier,
     Wandb,
     app,
+    collect_models,
     console,
     parse_set_options,
     print_json,
 )
+
+
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=format_examples(
+        "milonga probe --task gsm8k --generator small.gguf --verifier small.gguf  # before you pay for a run of tango",
+        "milonga probe grpo --task last_letter --problems 16 --rollouts 8 --json",
+    ),
+)
+def probe(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="The recipe that is to be run; grpo to probe a generator alone.", autocompletion=completion.complete_recipes
+        ),
+    ] = "tango",
+    task: TaskName = None,
+    generator: Generator = None,
+    verifier: Verifier = None,
+    problems: Annotated[int, typer.Option(min=1, help="How many train problems.")] = 32,
+    rollouts: Annotated[int, typer.Option(min=2, help="Solutions of each problem.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
+    device: Device = None,
+    sampler: Sampler = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
+    json: AsJson = False,
+) -> None:
+    """Sample a few train problems and say what can be learned, what it costs, and what to change. Exit code 2: nothing can."""
+    from milonga import api
+    from milonga.cli.probe import print_probe, run_probe
+
+    plan = api.plan_run(
+        recipe,
+        task=task,
+        seed=seed,
+        device=device,
+        sampler=sampler,
+        models=collect_models(recipe, generator, verifier),
+        config=config,
+        settings=parse_set_options(set_),
+    )
+    found = run_probe(plan, problems, rollouts)
+    print_probe(found, console)
+    if json:
+        print_json(found.to_json())
+    if found.blocking:
+        raise typer.Exit(2)
 
 
 @app.command(

@@ -16,6 +16,7 @@ from milonga.cli.shell import (
     ConfigFile,
     DataFile,
     Device,
+    Generator,
     LearningRate,
     Lora,
     MaxTokens,
@@ -27,13 +28,14 @@ from milonga.cli.shell import (
     Sampler,
     Settings,
     TaskName,
+    Verifier,
     Wandb,
     app,
+    collect_models,
     console,
     parse_set_options,
     print_json,
 )
-from milonga.errors import UserError
 
 
 @app.command(
@@ -66,14 +68,8 @@ def run(
     rollouts: Rollouts = None,
     max_tokens: MaxTokens = None,
     wandb: Wandb = False,
-    generator: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of the generator: embedded, a folder, a hub name, a GGUF file or openai:URL#model.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    verifier: Annotated[str | None, typer.Option(help="Model of the verifier: the same.", rich_help_panel=MODELS)] = None,
+    generator: Generator = None,
+    verifier: Verifier = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead agent.")] = None,
     seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
     out: Annotated[
@@ -94,6 +90,14 @@ def run(
     ] = None,
     config: ConfigFile = None,
     set_: Settings = None,
+    probe: Annotated[
+        bool | None,
+        typer.Option(
+            "--probe/--no-probe",
+            help="Whether to sample a few problems first, to see what can be learned; with real models by default.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run even if the probe says that nothing can be learned.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -111,11 +115,6 @@ def run(
     from milonga.flags import make_layer, place_on_gpus
     from milonga.systems.custom import find_recipe
 
-    named = {"generator": generator, "verifier": verifier}
-    agents = find_recipe(recipe).agents
-    for agent, model in named.items():
-        if model is not None and agent not in agents:
-            raise UserError(f"recipe '{recipe}' has no {agent}: --{agent} does not apply; its agents are {', '.join(agents)}")
     flags = make_layer(
         task=task,
         data=data,
@@ -130,6 +129,7 @@ def run(
         wandb=wandb,
     )
     placed = {} if gpus is None else place_on_gpus(gpus, find_recipe(recipe))
+    probing = [] if probe is None else [{"probe": "on" if probe else "off"}]
     plan = api.plan_run(
         recipe,
         turns=turns,
@@ -137,9 +137,9 @@ def run(
         device=device,
         sampler=sampler,
         engine=engine,
-        models={agent: model for agent, model in named.items() if model is not None},
+        models=collect_models(recipe, generator, verifier),
         config=config,
-        settings=[flags, placed, *parse_set_options(set_)],
+        settings=[flags, placed, *probing, *parse_set_options(set_)],
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
@@ -149,7 +149,7 @@ def run(
         else:
             sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in workers))
         return
-    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe))
+    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe), force=force)
     print_summary(report, console)
     if json:
         print_json(report)
@@ -160,18 +160,20 @@ def run(
     epilog=format_examples(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
         "milonga resume runs/first --turns 60  # a run that has ended goes on",
+        "milonga resume runs/first --force --json  # even if it stopped because it found nothing to learn from",
     ),
 )
 def resume(
     folder: RunFolder,
     turns: Annotated[int | None, typer.Option(help="Extend the run to so many turns of the lead agent.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Go on even if nothing was found to learn from.")] = False,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder, turns=turns)
+    report = api.resume(folder, turns=turns, force=force)
     print_summary(report, console)
     if json:
         print_json(report)

@@ -1,0 +1,109 @@
+"""Advice from the figures of a probe: sentences, each with the setting to change where there is one. A pure function.
+
+Advice that is `blocking` says that nothing can be learned as things are: `milonga run` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from milonga.config import Config
+from milonga.probing.figures import JudgeFigures, OutputFigures, SolverFigures
+from milonga.text import format_share
+
+OFTEN_CUT = 0.1
+"""Share of truncated outputs from which on a higher limit is advised."""
+OFTEN_UNREADABLE = 0.2
+FEW_SIGNALS = 0.2
+"""Share of groups with a signal below which most of the sampling is for nothing."""
+OFTEN_UNSOUND = 0.2
+GREEDY_GAIN = 0.15
+"""Difference between greedy and sampled accuracy from which on the temperature costs too much."""
+ONE_SIDED = 0.95
+"""Share of equal verdicts from which on they tell nothing."""
+CHANCE = 0.55
+"""AUROC up to which a verifier cannot tell right from wrong."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One sentence; `setting` is `key=value`, to be given by `--set`."""
+
+    text: str
+    setting: str | None = None
+    blocking: bool = False
+
+    def __str__(self) -> str:
+        return self.text if self.setting is None else f"{self.text}: --set {self.setting}"
+
+
+def advise(solver: SolverFigures, judge: JudgeFigures | None, config: Config) -> list[Advice]:
+    """Advise what to change before a run, what blocks it first."""
+    found = [*_advise_on_outputs(solver, solver, config), *_advise_on_solver(solver, config)]
+    if judge is not None:
+        found += [*_advise_on_outputs(judge, solver, config), *_advise_on_judge(judge, config)]
+    elif solver.unsound is not None and solver.unsound >= OFTEN_UNSOUND:
+        wrong = f"{format_share(solver.unsound)} of the right answers have a wrong step"
+        found.append(Advice(f"{wrong}: rewards for answers alone do not see that, the recipe tango trains a step verifier too"))
+    return sorted(found, key=lambda advice: not advice.blocking)
+
+
+def _advise_on_outputs(figures: OutputFigures, solver: SolverFigures, config: Config) -> Iterator[Advice]:
+    """Advise on what is cut, and on what cannot be read.
+
+    Where nothing can be read nothing is earned. That does not block an agent that first learns from examples, which may teach
+    it to write, nor a judge that does not learn: the solver still earns by its answers.
+    """
+    harmless = ("examples",) if figures is solver else ("examples", "nothing")
+    blocking = figures.readable == 0 and figures.learns_from not in harmless
+    if figures.truncated is not None and figures.cut_at is not None and figures.truncated >= OFTEN_CUT:
+        cut = f"{format_share(figures.truncated)} of the {figures.agent}'s outputs were cut at {figures.cut_at} tokens"
+        if figures.cut_at < figures.limit:
+            where = f"{cut}, where its model's context ends: choose shorter problems or a model with a longer context"
+            yield Advice(where, None, blocking)
+        else:
+            yield Advice(cut, f"sampling.max_tokens={2 * solver.limit}", blocking)
+    if figures.readable is not None and figures.readable <= 1 - OFTEN_UNREADABLE:
+        share = "nothing" if figures.readable == 0 else f"only {format_share(figures.readable)}"
+        unread = f"{share} of what the {figures.agent} wrote can be read in the dialect '{config.dialect}'"
+        if config.dialect == "tagged":
+            yield Advice(f"{unread}, which only models that were trained in it speak", "dialect=plain", blocking)
+        else:
+            yield Advice(f"{unread}: the recipe sft teaches how to write, from worked solutions", None, blocking)
+
+
+def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]:
+    """Advise on rewards that do not differ within a group, and on the temperature."""
+    if solver.signal == 0 and solver.readable:
+        blocking = solver.learns_from == "outcomes"
+        if solver.accuracy == 0:
+            yield Advice(
+                "no group has both outcomes, all answers are wrong: choose easier problems or a stronger model", None, blocking
+            )
+        elif solver.accuracy == 1:
+            yield Advice("no group has both outcomes, all answers are right: choose harder problems", None, blocking)
+        else:
+            same = "no group has both outcomes: each problem is solved always or never"
+            yield Advice(same, f"batch.rollouts={2 * config.batch.rollouts}", blocking)
+    elif solver.signal is not None and 0 < solver.signal < FEW_SIGNALS and solver.learns_from == "outcomes":
+        few = (
+            f"only {format_share(solver.signal)} of the groups have both outcomes, so draw other problems in place of the rest"
+        )
+        yield Advice(few, f"policies.{solver.policy}.objective.dynamic_sampling=true")
+    if solver.accuracy is not None and solver.greedy is not None and solver.greedy - solver.accuracy >= GREEDY_GAIN:
+        gain = f"greedy solutions are right in {format_share(solver.greedy)}, sampled ones in {format_share(solver.accuracy)}"
+        yield Advice(f"{gain}, so sample colder", f"sampling.temperature={round(0.7 * config.sampling.temperature, 2)}")
+
+
+def _advise_on_judge(judge: JudgeFigures, config: Config) -> Iterator[Advice]:
+    """Advise on verdicts that tell nothing about a solution."""
+    warmup = config.options.get("warmup")
+    longer = f"options.warmup={max(10, 2 * warmup)}" if isinstance(warmup, int) and judge.learns_from != "nothing" else None
+    if judge.positive_rate is not None and not 1 - ONE_SIDED < judge.positive_rate < ONE_SIDED:
+        most, side = max((judge.positive_rate, "right"), (1 - judge.positive_rate, "wrong"))
+        yield Advice(
+            f"the {judge.agent} calls {format_share(most)} of the solutions {side}: its verdicts tell nothing yet", longer
+        )
+    elif judge.auroc is not None and judge.auroc <= CHANCE:
+        yield Advice(f"the {judge.agent} cannot tell right solutions from wrong ones (AUROC {judge.auroc:.2f})", longer)
