@@ -82,6 +82,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, "
             "or name another split by eval.split"
         )
+    config = _limit_evaluation(config, task)
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
     objectives = {
         agent: _make_agent_objective(agent, policy, policies[policy], recipe_class) for agent, policy in agents.items()
@@ -96,6 +97,14 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
     return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
+
+
+def _limit_evaluation(config: Config, task: Task) -> Config:
+    """Limit the number of problems to measure on to those that there are: every record of the run then says the true number."""
+    size = task.size(config.eval.split)
+    if size is None or size >= config.eval.problems:
+        return config
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"problems": size})})
 
 
 def _check_task(recipe: Recipe, task: Task, name: str) -> None:
