@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, UserError
+from milonga.resolve import resolve
 from milonga.sandbox.values import to_canonical
 from milonga.tasks import Code, assign_split, make_task
 from milonga.tasks.base import CALLS, DEMONSTRATIONS
@@ -300,6 +301,15 @@ def test_mbpp_is_graded_by_all_its_tests(tmp_path: Path) -> None:
     assert CALLS not in task.offers
     skipping = from_file(written(tmp_path, [DOUBLE, DEPTH]), unreadable="skip")
     assert CALLS in skipping.offers and skipping.size("train") == 2
+
+
+@pytest.mark.parametrize("recipe", ["cure", "absolute_zero"])
+def test_recipes_that_make_calls_refuse_tests_that_are_none(recipe: str, tmp_path: Path) -> None:
+    rows = [DOUBLE, DEPTH, {**DOUBLE, "text": "Double it.", "task_id": 511}]
+    section = {"name": "code", "dialect": "python", "path": str(written(tmp_path, rows)), "test": 0}
+    with pytest.raises(ConfigError, match=rf"'{recipe}' runs programs on calls.*task\.unreadable=skip"):
+        resolve([{"recipe": recipe, "task": section}])
+    assert resolve([{"recipe": recipe, "task": {**section, "unreadable": "skip"}}]).task.name == "code"
 
 
 HUMAN_EVAL = {

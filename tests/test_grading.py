@@ -114,7 +114,7 @@ def test_a_number_may_have_a_unit_or_a_name(grader: Grader, answer: str) -> None
 
 NOT_THE_NUMBER = """x>30 | x \\ge 30 | 30 < x | about 30 | ≈30 | \\approx 30 | 30 \\approx 31 | ~30 | \\sim 30 | 30x | 30 x
     31=30 | 30=31 | \\frac{31}{1}=30 | 2x=30 | 30=30=30=30=30=30 | 30 thousand | 30 dozen | 30 or forty | 30 to forty
-    30 squared | 31 seats | 30\u202e6"""
+    30 squared | 30xy | 31 seats | 30\u202e6"""
 
 
 @pytest.mark.parametrize("answer", [each.strip() for line in NOT_THE_NUMBER.splitlines() for each in line.split("|")])

@@ -14,10 +14,10 @@ QUANTITY = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<uni
 NO_UNIT = re.compile(
     r"\b(?:(?:dozen|hundred|thousand|million|billion|trillion|quarter|third|fifth|sixth|eighth|tenth|hundredth)s?|half|halves|gross"
     r"|percent|pi|and|or|to|not|but|if|plus|minus|times|over|by|mod|squared|cubed|factorial|more|less|fewer|than|least|most|at|up"
-    r"|until|from|for|above|below|about|around|almost|nearly|roughly)\b",
+    r"|until|from|for|above|below|about|around|almost|nearly|roughly|[a-cx-z]{2,})\b",
     re.IGNORECASE,
 )
-"""Words behind a number that make another one of it, several, or a bound."""
+"""Words behind a number that make another one of it, several, or a bound; the last are products of variables, `30xy`."""
 RELATION = re.compile(r"\A~|[<>≤≥≈≃≅∼≠]|\\(?:approx|simeq|sim|cong|leq?|geq?|lt|gt|neq?|doteq|equiv)(?![a-zA-Z])")
 """What makes a bound or an approximation of a number."""
 NAME = re.compile(r"[A-Za-z\\{}_ ()']*|[A-Za-z][\w{}() ,']*")

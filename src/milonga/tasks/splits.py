@@ -36,7 +36,7 @@ class Splits:
 
 
 def choose_held_out_count(rows: int) -> int:
-    """Choose how many problems to hold out for one split, where nobody says: about a twentieth, and never more than a quarter."""
+    """Choose how many problems to hold out for one split: about a twentieth of the rows, and never more than a quarter."""
     return min(max(round(SHARE * rows), LEAST if rows >= MANY else LEAST_OF_FEW), rows // 4, MOST)
 
 
