@@ -56,13 +56,12 @@ class Milonga:
         policies = {"generator": {"model": args.model, "lr": 1e-6}}
         if recipe == "tango":
             policies["verifier"] = dict(policies["generator"])
-        share = {"test_share": 0.1, "dev_share": 0.1}
         settings = {
             "recipe": recipe,
             "turns": 10_000,
             "device": args.device,
             "policies": policies,
-            "task": {"name": "jsonl", "path": str(scratch / "problems.jsonl"), **share},
+            "task": {"name": "jsonl", "path": str(scratch / "problems.jsonl")},
             "batch": {"problems": args.problems, "rollouts": args.rollouts},
             "sampling": {"max_tokens": args.new, "rows": args.problems * args.rollouts},
             "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1} if recipe == "tango" else {},

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, UserError
+from milonga.resolve import resolve
 from milonga.sandbox.values import to_canonical
 from milonga.tasks import Code, assign_split, make_task
-from milonga.tasks.base import DEMONSTRATIONS
+from milonga.tasks.base import CALLS, DEMONSTRATIONS
 from milonga.tasks.code import CodeOptions, restore_row
 from milonga.tasks.code_data import UnreadableTest, parse_tests
 from milonga.tasks.code_python import extract_source
+from milonga.tasks.code_tests import is_same_output
 from milonga.tasks.code_words import FAMILIES, add_brackets, call_program, draw_row, has_same_meaning
 from milonga.types import SPLITS
+from test_tasks_data import shared_data
 
 TINY = Code(CodeOptions(min_level=1, level=5))
 splits, indices, seeds = st.sampled_from(SPLITS), st.integers(0, 2000), st.integers(0, 2**32)
@@ -202,10 +205,8 @@ def written(folder: Path, lines: list[Any], name: str = "functions.jsonl") -> Pa
 
 
 def from_file(path: Path, **options: Any) -> Code:
-    shares: dict[str, Any] = {"dev_share": 0.0, "test_share": 0.0}
-    task = make_task(
-        {"name": "code", "dialect": "python", "path": str(path), "allow_weak_isolation": True, **shares, **options}
-    )
+    none: dict[str, Any] = {"dev": 0, "test": 0}
+    task = make_task({"name": "code", "dialect": "python", "path": str(path), "allow_weak_isolation": True, **none, **options})
     assert isinstance(task, Code)
     return task
 
@@ -255,8 +256,160 @@ def test_tests_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
 
 def test_splits_of_a_file_are_disjoint(tmp_path: Path) -> None:
     many = [{"prompt": f"Add {n}.", "entry_point": "f", "tests": [[[n], n + n]]} for n in range(60)]
-    task = from_file(written(tmp_path, many), dev_share=0.2, test_share=0.2)
+    task = from_file(written(tmp_path, many), dev=12, test=12)
     texts = [{p.text for p in task.draw_problems(split, 0, task.size(split) or 0)} for split in SPLITS]
     assert sum(map(len, texts)) == 60 and all(texts) and not texts[0] & texts[1] and not texts[0] & texts[2]
     with pytest.raises(DataError, match="does not exist"):
         from_file(tmp_path / "missing.jsonl")
+
+
+# Published forms.
+
+
+def mbpp(id: int, code: str, *tests: str, setup: str = "") -> dict[str, Any]:
+    found = {"text": f"Write a function, number {id}.", "code": code, "task_id": id, "test_list": list(tests)}
+    return found | {"test_setup_code": setup, "challenge_test_list": []}
+
+
+TREE = """class Node:
+    def __init__(self, left=None): self.left = left
+def depth(node): return 1 + depth(node.left) if node else 0"""
+DOUBLE = mbpp(601, "def double_It(n): return 2 * n", "assert double_It(2) == 4", "assert double_It(3) == 6.0")
+DEPTH = mbpp(602, TREE, "assert depth(root) == 2", "assert (depth(None)) == 0", setup="root = Node(Node())")
+
+
+def test_mbpp_names_the_function_and_shows_its_first_test(tmp_path: Path) -> None:
+    rows = [mbpp(id, "def f(n): return n", "assert f(1) == 1", "assert f(2) == 2") for id in range(1, 975)]
+    path = written(tmp_path, [rows[0], *rows[5:14], *rows[508:512], DOUBLE, *rows[601:]])
+    task = from_file(path, dev=None, test=None)
+    assert task.describe()["sizes"] == {"train": 374, "dev": 2, "test": 6}, "by number, and the first ten are in none"
+    double = next(p for p in task.draw_problems("train", 0, 374) if p.data["entry"] == "double_It")
+    named = "Write a function, number 601.\nThe function is called `double_It`."
+    assert double.text == f"{named}\nIt must pass:\nassert double_It(2) == 4"
+    hidden = from_file(path, dev=None, test=None, show_tests=0)
+    assert named in [p.text for p in hidden.draw_problems("train", 0, 374)]
+
+
+def test_mbpp_is_graded_by_all_its_tests(tmp_path: Path) -> None:
+    task = from_file(written(tmp_path, [DOUBLE, DEPTH]))
+    double, depth = sorted(task.draw_problems("train", 0, 2), key=lambda p: p.data["entry"], reverse=True)
+    assert double.data["inputs"] == [[2], [3]] and not double.data["checks"]
+    assert depth.data["inputs"] == [[None]] and len(depth.data["checks"]) == 1, "what is no literal runs as it is"
+    wrong = TREE.replace("1 + ", "2 + ")
+    items = [(double, double.answer), (double, "def double_It(n): return 4"), (depth, TREE), (depth, wrong), (depth, None)]
+    assert task.run_hidden_tests(items) == [(True, True), (True, False), (True, True), (True, False), (False, False)]
+    assert CALLS not in task.offers
+    skipping = from_file(written(tmp_path, [DOUBLE, DEPTH]), unreadable="skip")
+    assert CALLS in skipping.offers and skipping.size("train") == 2
+
+
+@pytest.mark.parametrize("recipe", ["cure", "absolute_zero"])
+def test_recipes_that_make_calls_refuse_tests_that_are_none(recipe: str, tmp_path: Path) -> None:
+    rows = [DOUBLE, DEPTH, {**DOUBLE, "text": "Double it.", "task_id": 511}]
+    section = {"name": "code", "dialect": "python", "path": str(written(tmp_path, rows)), "test": 0}
+    with pytest.raises(ConfigError, match=rf"'{recipe}' runs programs on calls.*task\.unreadable=skip"):
+        resolve([{"recipe": recipe, "task": section}])
+    assert resolve([{"recipe": recipe, "task": {**section, "unreadable": "skip"}}]).task.name == "code"
+
+
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'from typing import List\n\n\ndef close(a: List[float]) -> float:\n    """The smallest gap."""\n',
+    "entry_point": "close",
+    "canonical_solution": "    a = sorted(a)\n    return min(y - x for x, y in zip(a, a[1:]))\n",
+    "test": "def check(candidate):\n    assert True, 'fine'\n    assert abs(candidate([1.0, 3.0, 3.5]) - 0.5) < 1e-6\n",
+}
+
+
+def test_human_eval_takes_a_whole_function_or_its_rest(tmp_path: Path) -> None:
+    literal = {**HUMAN_EVAL, "test": "def check(candidate):\n    assert True\n    assert candidate([1, 3]) == 2\n"}
+    task = from_file(written(tmp_path, [HUMAN_EVAL, {**literal, "prompt": "import math\n" + str(HUMAN_EVAL["prompt"])}]))
+    given, called = sorted(task.draw_problems("train", 0, 2), key=lambda p: len(p.data["inputs"]))
+    assert given.text.startswith("from typing") and "write it out in full" in given.text and called.data["inputs"] == [[[1, 3]]]
+    whole = "```python\ndef close(a):\n    a.sort()\n    return min(a[i + 1] - a[i] for i in range(len(a) - 1))\n```"
+    for problem in (given, called):
+        grades = task.grade_all([(problem, answer, ()) for answer in (problem.answer, whole, "    return 7", "", None)])
+        assert [grade.correct for grade in grades] == [True, True, False, False, False]
+
+
+READING = [
+    {"prompt": "Add two numbers.", "inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"]},
+    {
+        "question_content": "Halve.",
+        "public_test_cases": json.dumps([{"input": "1\n", "output": "0.5", "testtype": "stdin"}]),
+    },
+]
+
+
+def test_programs_that_read_and_print(tmp_path: Path) -> None:
+    task = from_file(written(tmp_path, READING), tolerance=1e-6)
+    halve, add = sorted(task.draw_problems("train", 0, 2), key=lambda p: len(p.data["printed"]))
+    assert add.text == "Add two numbers.\nWrite a Python program that reads standard input and prints the answer."
+    right = "```python\nimport sys\nprint(sum(map(int, sys.stdin.read().split())))\nsys.exit(0)\n```"
+    items = [(add, right), (add, "print(3)"), (add, "print(1 / 0)"), (add, None), (halve, "print(int(input()) / 2 + 1e-9)")]
+    assert task.run_hidden_tests(items) == [(True, True), (True, False), (False, False), (False, False), (True,)]
+    assert CALLS not in task.offers
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "tolerance", "same"),
+    [
+        ("1 2\n3\n", "1  2 \n3", None, True),
+        ("1 2 3", "1 2\n3", None, False),
+        ("1", "1\n1", None, False),
+        ("1.0", "1", None, False),
+        ("1.0", "1", 1e-6, True),
+        ("1.1", "1", 1e-6, False),
+        ("yes", "no", 1e-6, False),
+        ("", "1", None, False),
+    ],
+)
+def test_what_is_printed_is_compared_by_words_in_lines(given: str, wanted: str, tolerance: float | None, same: bool) -> None:
+    assert is_same_output(given, wanted, tolerance) is same
+
+
+BAD_FORMS: dict[str, tuple[Any, str]] = {
+    "no list": ({**DOUBLE, "test_list": "assert f(1) == 1"}, "field 'test_list': not a list of assertions"),
+    "other": ({**DOUBLE, "test_list": ["assert g(1) == 1"]}, "calls no function of the field 'code'"),
+    "syntax": ({**HUMAN_EVAL, "test": "def check(:"}, "field 'test': does not parse as Python"),
+    "lengths": ({"prompt": "x", "inputs": ["1"], "outputs": []}, "field 'inputs': `inputs` and `outputs` are not two lists"),
+    "no outputs": ({"prompt": "x", "inputs": ["1"]}, "field 'outputs' is missing"),
+    "empty": ({"prompt": "x", "inputs": ["1"], "outputs": [" "]}, "an empty `output`"),
+    "functional": (
+        {"question_content": "x", "public_test_cases": [{"input": "1", "output": "1", "testtype": "functional"}]},
+        "not a test by standard input",
+    ),
+    "json": ({"question_content": "x", "public_test_cases": "["}, "field 'public_test_cases': not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FORMS)
+def test_a_published_form_that_cannot_be_read_is_said_in_one_line(case: str, tmp_path: Path) -> None:
+    row, said = BAD_FORMS[case]
+    with pytest.raises(DataError) as caught:
+        from_file(written(tmp_path, [row]))
+    assert said in str(caught.value) and "line 1" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_program_is_taken_from_prose(tmp_path: Path) -> None:
+    task = from_file(written(tmp_path, [LINES[0]]))
+    problem = task.problem("train", 0)
+    program, usage = "def add(a, b):\n    return a + b", "print(add(1, 2))"
+    fenced = f"First:\n```python\nx = 1\n```\nthen\n```python\n{program}\n```"
+    assert task.extract(fenced, problem) == program
+    assert task.extract(f"{fenced}\nUse it:\n```python\n{usage}\n```\n```\n3\n```", problem) == program
+    assert task.extract(f"```python\n{usage}\n```\n```bash\nls\n```", problem) == usage
+    assert task.extract(f"```py \r\n{program}", problem) == program
+    assert task.extract("no block", problem) is None and TINY.extract(fenced, TINY.problem("dev", 0)) is None
+    assert problem.text == "Add.\nThe function is called `add`."
+
+
+def test_mbpp_as_published() -> None:
+    """Its own solutions pass, but for those that return a Counter or a defaultdict, or depend on the order of a dict."""
+    task = from_file(shared_data("mbpp") / "mbpp.jsonl", dev=None, test=None, cpu_s=5)
+    sizes = task.describe()["sizes"]
+    assert (sizes["dev"], sizes["test"]) == (90, 500) and 370 <= sizes["train"] <= 374
+    problems = task.draw_problems("dev", 0, 40)
+    assert all("assert" in p.text and p.data["entry"] in p.text for p in problems)
+    assert sum(grade.correct is True for grade in task.grade_all([(p, p.answer, ()) for p in problems])) >= 39
+    assert not any(grade.correct for grade in task.grade_all([(p, "def f(): pass", ()) for p in problems]))

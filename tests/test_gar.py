@@ -378,10 +378,10 @@ def test_the_table_judges_whole_solutions_by_their_slices() -> None:
 
 
 def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_path: Any) -> None:
-    for name, first in (("train", 0), ("dev", 50)):
+    for name, first in (("train.jsonl", 0), ("dev.jsonl", 50)):
         rows = (f'{{"question": "{k}+1?", "answer": "{k + 1}"}}\n' for k in range(first, first + 20))
         (tmp_path / name).write_text("".join(rows))
-    task = {"name": "jsonl", "path": str(tmp_path / "train"), "dev_path": str(tmp_path / "dev")}
+    task = {"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "dev_path": str(tmp_path / "dev.jsonl")}
     with pytest.raises(ConfigError, match="exact truth"):
         resolve([{"recipe": "gar", "task": task}])
     assert resolve([{"recipe": "gar", "task": task, "options": {"sft": 0, "ref_source": "none"}}]).recipe.name == "gar"

@@ -19,7 +19,8 @@ import milonga
 from helpers import PROPERTY
 from milonga.errors import MissingExtra, UserError
 from milonga.tasks import grading
-from milonga.tasks.grading import Cache, Grader, compare_quickly, decode_reply, make_environment, normalise_answer
+from milonga.tasks.answers import normalise_answer
+from milonga.tasks.grading import Cache, Grader, compare_quickly, decode_reply, make_environment
 
 LIMIT = 1.0
 RESTART = 6.0
@@ -100,6 +101,31 @@ MATHEMATICS = [
 def test_equality_is_that_of_mathematics(grader: Grader) -> None:
     results = grader.compare_answers([(gold, answer) for gold, answer, _ in MATHEMATICS])
     assert results == [expected for *_, expected in MATHEMATICS]
+
+
+WITH_UNITS = ["30 seats", "30seats", "$30", "30.0 dollars", "30 miles per hour", "30\\text{ seats}", "30 m", "x = 30 seats"]
+NAMED = ["x = 30", "\\theta = 30", "f(2) = 30", "a_1 = 30", "\\text{total} = 30", "20 + 10 = 30"]
+
+
+@pytest.mark.parametrize("answer", WITH_UNITS + NAMED)
+def test_a_number_may_have_a_unit_or_a_name(grader: Grader, answer: str) -> None:
+    assert grader.compare_answers([("30", answer), ("31", answer)]) == [True, False]
+
+
+NOT_THE_NUMBER = """x>30 | x \\ge 30 | 30 < x | about 30 | ≈30 | \\approx 30 | 30 \\approx 31 | ~30 | \\sim 30 | 30x | 30 x
+    31=30 | 30=31 | \\frac{31}{1}=30 | 2x=30 | 30=30=30=30=30=30 | 30 thousand | 30 dozen | 30 or forty | 30 to forty
+    30 squared | 30xy | 31 seats | 30\u202e6"""
+
+
+@pytest.mark.parametrize("answer", [each.strip() for line in NOT_THE_NUMBER.splitlines() for each in line.split("|")])
+def test_bounds_approximations_and_contradictions_are_not_the_number(grader: Grader, answer: str) -> None:
+    assert grader.compare_answers([("30", answer)]) == [False]
+
+
+def test_units_matter_where_both_have_one(grader: Grader) -> None:
+    pairs = [("30 seats", "30"), ("30 seats", "30 Seats"), ("30 seats", "31 seats"), ("30 seats", "30 rows")]
+    assert grader.compare_answers(pairs)[:3] == [True, True, False]
+    assert grader.compare_answers(pairs)[3] is not True
 
 
 def test_a_word_is_not_a_product_of_its_letters() -> None:

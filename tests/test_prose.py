@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from helpers import PROPERTY
 from milonga.errors import ConfigError
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.prose import find_last_box, find_steps, find_thought, read_verdicts
+from milonga.roles.prose import find_steps, find_thought, read_verdicts
 from milonga.roles.solver import LOOSE_FORMAT, accept_extracted
 from milonga.roles.templates import PromptTemplate
+from milonga.tasks.answers import find_last_box
 from milonga.types import Parsed, Problem, Rollout, Segment, Solution, Verification
 
 SOLVER, VERIFIER = StepSolver("plain"), StepVerifier("plain")

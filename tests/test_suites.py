@@ -160,7 +160,9 @@ def test_more_problems_than_there_are_are_not_measured_twice(tmp_path: Path) -> 
     lines = [{"question": f"what is {n}?", "answer": str(n)} for n in range(8)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines[:5])))
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, lines[5:])))
-    task = make_task({"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl")})
+    task = make_task(
+        {"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl"), "dev": 0}
+    )
     assert (count_held_out(task, "test", 2), count_held_out(task, "test", 64)) == (2, 3)
     asked = [Rollout.from_text(str(k), "g", Problem(str(k), f"What is {k}?", ""), "", Parsed(None, 0.0)) for k in (0, 1, 6)]
     size = task.size("train")

@@ -106,6 +106,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, "
             "or name another split by eval.split"
         )
+    config = _limit_evaluation(config, task)
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
     objectives = {
         agent: _make_agent_objective(agent, policy, policies[policy], recipe_class) for agent, policy in agents.items()
@@ -131,6 +132,14 @@ def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: 
         section = config.policies[agents[agent]]
         role.thought_steps = config.thought_steps
         role.template = None if section.prompt is None else load_prompt(section.prompt)
+
+
+def _limit_evaluation(config: Config, task: Task) -> Config:
+    """Limit the number of problems to measure on to those that there are: every record of the run then says the true number."""
+    size = task.size(config.eval.split)
+    if size is None or size >= config.eval.problems:
+        return config
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"problems": size})})
 
 
 def _check_task(recipe: Recipe, task: Task, config: Config) -> None:

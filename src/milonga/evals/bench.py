@@ -16,7 +16,7 @@ from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task
 from milonga.tasks.base import DEMONSTRATIONS
-from milonga.tasks.data import parse_json
+from milonga.tasks.rows import parse_json
 from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Split
 

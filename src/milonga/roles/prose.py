@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from milonga.roles.tags import find_boxed
-
 OPEN, CLOSE = "<think>", "</think>"
 HEADING = re.compile(r"\s{0,3}#{1,6}\s")
 ITEM = re.compile(r"\s{0,3}(?:#{1,6}\s+)?(?:\*\*|__)?(?:\d{1,3}[.)]\s|step\s+\d{1,3}\b)", re.IGNORECASE)
@@ -53,14 +51,6 @@ def find_thought(text: str) -> tuple[int, int] | None:
         return 0, closed
     closed = text.find(CLOSE, opened)
     return opened + len(OPEN), len(text) if closed < 0 else closed
-
-
-def find_last_box(text: str) -> str | None:
-    r"""Find the content of the last `\boxed{…}` with something in it; of a box in a box the inner one."""
-    found = [inner.strip() for inner in find_boxed(text) if inner.strip()]
-    if not found:
-        return None
-    return find_last_box(found[-1]) or found[-1]
 
 
 def find_steps(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:

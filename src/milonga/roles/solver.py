@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import CLOSE, find_last_box, find_steps, find_thought
+from milonga.roles.prose import CLOSE, find_steps, find_thought
 from milonga.roles.tags import find_boxed, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
+from milonga.tasks.answers import find_last_box
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
 

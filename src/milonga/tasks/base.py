@@ -65,7 +65,11 @@ FACTS = Capability("facts", "keeps back parts of problems, which those of task '
 """Parts (facts) of its problems can be hidden until they are asked for."""
 DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
 """The task writes solutions itself."""
-CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS)
+CALLS = Capability(
+    "calls", "runs programs on calls, which not all tests of task '{task}' are; task.unreadable=skip leaves out what are none"
+)
+"""Programs are tested by calls with values: more calls can stand beside them."""
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, CALLS)
 """All of them, in the order in which they are checked."""
 
 
@@ -110,10 +114,6 @@ class Task(ABC):
     @abstractmethod
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
 
-    def extract(self, text: str, problem: Problem) -> str | None:
-        """Find the answer in a free text that has it in no box; None if there is none."""
-        return None
-
     @property
     def has_answers(self) -> bool:
         """Whether `grade` can tell right answers from wrong ones; where it cannot, only reward functions can pay."""
@@ -136,6 +136,10 @@ class Task(ABC):
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
         """Grade a batch of solutions; tasks whose grader is a separate process override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
+
+    def extract(self, text: str, problem: Problem) -> str | None:
+        """Extract the answer of a free text that has no box, as this kind of task reads it; None if there is none."""
+        return None
 
     def group_equal_answers(self, answers: Sequence[str | None]) -> list[int | None]:
         """Group equal answers for voting, without knowing the truth: equal answers get equal class numbers, from 0 in order of

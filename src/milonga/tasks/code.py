@@ -2,8 +2,8 @@
 
 In the dialect `tiny` a program is one expression of Milonga's own interpreter; the steps of a solution are its pieces, and each
 has an exact truth. In the dialect `python` it is real Python, which runs in the sandbox alone. Functions are made up by a
-generator, or come from a JSONL file. A program is right if it gives what every hidden test expects; what they expect never
-reaches a program.
+generator, or come from a file. A program is right if it gives what every hidden test expects. What that is never reaches a
+program, but for assertions of a file that are no call with literals and must run as they are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pydantic import Field, field_validator, model_validator
 from milonga.errors import ConfigError, DataError, suggest_name
 from milonga.randomness import keyed_rng
 from milonga.sandbox import Level, Limits, is_same_value
-from milonga.sandbox.values import Canonical, decode
-from milonga.tasks import data
-from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, assign_split
-from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
-from milonga.tasks.code_python import PythonRunner, Ran, extract_source
+from milonga.sandbox.values import Canonical
+from milonga.tasks.base import CALLS, DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, assign_split
+from milonga.tasks.code_data import FunctionParser, FunctionRow, Test, render_test
+from milonga.tasks.code_python import PythonRunner, Ran, extract_source, find_blocks
 from milonga.tasks.code_questions import ENTRY, parse_output, plan_run
+from milonga.tasks.code_tests import judge_outcomes, plan_programs
 from milonga.tasks.code_words import (
     FAMILIES,
     Row,
@@ -34,13 +34,19 @@ from milonga.tasks.code_words import (
     render_arguments,
     render_value,
 )
+from milonga.tasks.rows import Row as FileRow
+from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
 MOST_WORDS = 8
 MOST_DRAWS = 2000
 """Functions that are drawn before giving up on a split: only a handful of texts can miss a tenth of all so often."""
+PROGRAM = {"form": "program"}
+"""What tells solvers that the answer is a program: `Problem.wants_program`."""
 TRIES = 200
 """Calls that are drawn for the tests of one function."""
+FILE_OPTIONS, FILE_OPTIONS_BEFORE = '"dev":null,"test":null', '"dev_share":0.1,"test_share":0.1'
+"""Options of a file, now and when results were published. The key of made-up functions keeps the latter: they stay the same."""
 
 
 class CodeOptions(TaskOptions):
@@ -57,15 +63,17 @@ class CodeOptions(TaskOptions):
     seed: int = 0
     """Keys the functions and their tests, or the order of those of a file."""
     path: str | None = None
-    """A JSONL file of functions instead of made-up ones, one JSON object per line; for the dialect python."""
+    """A file of functions instead of made-up ones (.jsonl, .json, .csv or .parquet), in our own form or in that of MBPP,
+    HumanEval or LiveCodeBench; for the dialect python."""
     dev_path: str | None = None
-    """A file with the dev split; without it a share of `path`."""
+    """A file with the dev split; without it the published one, or a part of `path`."""
     test_path: str | None = None
-    """A file with the test split; without it a share of `path`."""
-    dev_share: float = Field(0.1, ge=0, lt=0.5)
-    """Share of the functions of `path` that becomes the dev split, where there is no file for it."""
-    test_share: float = Field(0.1, ge=0, lt=0.5)
-    """Share that becomes the test split."""
+    """A file with the test split; without it the published one, or a part of `path`."""
+    dev: int | None = Field(None, ge=0)
+    """Functions of `path` that become the dev split, where it has none; by default about 5 % of them, 16 to 512, and never more
+    than a quarter."""
+    test: int | None = Field(None, ge=0)
+    """Functions that become the test split; by default as many."""
     prompt: str = "prompt"
     """The field of a line that holds what is asked for."""
     entry_point: str = "entry_point"
@@ -75,7 +83,10 @@ class CodeOptions(TaskOptions):
     solution: str = "canonical_solution"
     """The field with a right program, where there is one; it measures tests, and is never shown."""
     unreadable: Literal["error", "skip"] = "error"
-    """What to do about tests that are no call with literals and a literal: stop, or leave them out."""
+    """What to do about tests that are no call with literals and a literal: stop, or leave them out. Those of MBPP and HumanEval
+    run as they are, unless they are left out."""
+    show_tests: int = Field(1, ge=0)
+    """Tests of MBPP's form that the prompt shows; other forms show none but what their prompts hold."""
     tolerance: float | None = Field(None, gt=0, lt=1)
     """Floats that differ by less, relatively, are equal."""
     isolation: Level = "isolated"
@@ -101,8 +112,8 @@ class CodeOptions(TaskOptions):
     def _from_files(self) -> CodeOptions:
         if self.dialect == "tiny" and self.path is not None:
             raise ValueError("functions of a file are written in Python: set dialect=python")
-        if self.path is None and (self.dev_path or self.test_path):
-            raise ValueError("a file with held-out functions needs one to train on: set path")
+        if self.path is None and (self.dev_path, self.test_path, self.dev, self.test) != (None,) * 4:
+            raise ValueError("functions are held out of a file, and a file of them needs one to train on: set path")
         return self
 
     @model_validator(mode="after")
@@ -170,7 +181,8 @@ class Code(Task):
     def problem(self, split: Split, index: int) -> Problem:
         if self.rows is not None:
             return self._make_file_problem(self.rows.rows[split], split, index)
-        rng = keyed_rng("code", self.options.model_dump_json(), split, index)
+        key = self.options.model_dump_json(exclude={"show_tests"}).replace(FILE_OPTIONS, FILE_OPTIONS_BEFORE)
+        rng = keyed_rng("code", key, split, index)
         for _ in range(MOST_DRAWS):
             count = rng.randint(self.options.min_level or self.options.level, self.options.level)
             fitting = [name for name in self.options.families if FAMILIES[name].least <= count]
@@ -180,13 +192,15 @@ class Code(Task):
                 return (make_problem if self.tiny else _make_python_problem)(row, f"code/{split}/{index}", calls)
         raise ConfigError(f"task 'code' made no {split} function in {MOST_DRAWS} tries; give it more families or levels")
 
-    def _make_file_problem(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
+    def _make_file_problem(self, rows: Sequence[FileRow], split: Split, index: int) -> Problem:
         if not rows:
-            raise DataError(f"task 'code' has no {split} functions: name a file for them, or raise {split}_share")
+            raise DataError(f"task 'code' has no {split} functions; name a file for them, or raise task.{split}")
         row = rows[self.order[split][index % len(rows)]]
         assert isinstance(row, FunctionRow)
-        public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
-        return Problem(f"code/{split}/{row.number}", row.question, row.answer, _make_test_data(row.entry, public[0], hidden))
+        others = {"checks": row.checks, "printed": row.printed, "before": row.before, "columns": row.columns}
+        others |= PROGRAM
+        data = _make_test_data(row.entry, row.public, row.tests) | others
+        return Problem(f"code/{split}/{row.number}", row.question + row.note, row.answer, data)
 
     def run_programs(
         self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False
@@ -200,10 +214,9 @@ class Code(Task):
                 tuple(call_program(program, problem.data["signature"], call) for call in calls)
                 for problem, program, calls in items
             ]
-        return self.runner.run_programs(
-            [(extract_source(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items],
-            twice,
-        )
+        sources = [_build_source(problem, program) for problem, program, _ in items]
+        calls = [(problem.data["entry"], tuple(map(tuple, given))) for problem, _, given in items]
+        return self.runner.run_programs([(source, *call) for source, call in zip(sources, calls, strict=True)], twice)
 
     def draw_extra_calls(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
         """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
@@ -215,24 +228,47 @@ class Code(Task):
 
     def is_equal(self, one: Canonical | None, other: Canonical) -> bool:
         """Whether a program's output equals the expected one."""
-        return one is not None and is_same_value(one, other, tolerance=self.options.tolerance)
+        numeric = self.rows is not None  # tests of files mean Python's own equality, by which 1 is 1.0
+        return one is not None and is_same_value(one, other, numeric=numeric, tolerance=self.options.tolerance)
+
+    def extract(self, text: str, problem: Problem) -> str | None:
+        """Extract the last block of Python that defines the function; the last of all, if none does."""
+        blocks = [] if self.tiny or "asks" in problem.data else find_blocks(text)
+        named = [block for block in blocks if f"def {problem.data['entry']}(" in block]
+        return next(reversed(named or blocks), None)
 
     def run_hidden_tests(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
         """Run the hidden tests; one bool per test, None if the sandbox could not tell. A missing program passes none.
 
         For a question about a program: whether its answer is right.
         """
+        called, others = self._run_calls(items), self._run_other_tests(items)
+        return [None if one is None or other is None else one + other for one, other in zip(called, others, strict=True)]
+
+    def _run_calls(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+        """Run the hidden tests that are calls."""
         runs = [plan_run(problem, answer) for problem, answer in items]
-        results = iter(self.run_programs([run for run in runs if run is not None]))
+        results = iter(self.run_programs([run for run in runs if run is not None and run[2]]))
         out: list[tuple[bool, ...] | None] = []
         for (problem, answer), run in zip(items, runs, strict=True):
             if run is None:
                 out.append((self.is_equal(parse_output(problem, answer), problem.data["outputs"][0]),))
                 continue
-            found = next(results)
+            found = next(results) if run[2] else ()
             wanted = problem.data["outputs"]
             out.append(None if found is None else tuple(self.is_equal(*pair) for pair in zip(found, wanted, strict=True)))
         return out
+
+    def _run_other_tests(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+        """Run the hidden tests that are no calls, all in one batch; only functions of a file have any."""
+        if self.rows is None:
+            return [() for _ in items]
+        planned = [plan_programs(problem, _build_source(problem, answer or "")) for problem, answer in items]
+        outcomes = iter(self.runner.run([program for programs in planned for program in programs]))
+        return [
+            judge_outcomes(problem, [next(outcomes) for _ in programs], self.options.tolerance)
+            for (problem, _), programs in zip(items, planned, strict=True)
+        ]
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]
@@ -260,7 +296,11 @@ class Code(Task):
 
     @property
     def offers(self) -> Set[Capability]:
-        return super().offers if self.rows is None else super().offers - {DEMONSTRATIONS}
+        if self.rows is None:
+            return super().offers | {CALLS}
+        rows = [row for split in SPLITS for row in self.rows.rows[split] if isinstance(row, FunctionRow)]
+        called = all(row.tests and not row.checks for row in rows)
+        return super().offers - {DEMONSTRATIONS} | ({CALLS} if called else set())
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["slots"])
@@ -296,7 +336,7 @@ def make_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canon
     (public, value), hidden = calls[0], calls[1:]
     told = {"signature": row.signature, "public": f"{render_arguments(public)}={render_value(value)}"}
     return Problem(
-        id, row.text, row.build_program(row.right_pieces()), _serialise_row(row) | _make_test_data("", calls[0], hidden) | told
+        id, row.text, row.build_program(row.right_pieces()), _serialise_row(row) | _make_test_data("", "", hidden) | told
     )
 
 
@@ -308,7 +348,7 @@ def _make_python_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...
         id,
         text,
         _render_python(row.signature, row.build_program(row.right_pieces())),
-        _serialise_row(row) | _make_test_data(ENTRY, calls[0], calls[1:]),
+        _serialise_row(row) | _make_test_data(ENTRY, render_test(ENTRY, calls), calls[1:]) | PROGRAM,
     )
 
 
@@ -320,35 +360,44 @@ def _serialise_row(row: Row) -> dict[str, Any]:
     return {"family": row.family, "slots": [list(slot) for slot in row.slots]}
 
 
-def _make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
+def _make_test_data(entry: str, public: str, hidden: Sequence[Test]) -> dict[str, Any]:
     """Make the problem data of a function's tests; the public one may be shown."""
-    arguments = ", ".join(repr(value) for value in public[0])
     return {
         "entry": entry,
-        "public": f"{entry}({arguments}) == {decode(public[1])!r}",
+        "public": public,
         "inputs": [list(given) for given, _ in hidden],
         "outputs": [output for _, output in hidden],
     }
 
 
-def _shuffle_order(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
+def _build_source(problem: Problem, answer: str) -> str:
+    """Build the source to run: the program of an answer, behind what the problem puts before it."""
+    before: str = problem.data.get("before", "")
+    return before + extract_source(answer)
+
+
+def _shuffle_order(rows: Sequence[FileRow], seed: int, split: Split) -> list[int]:
     order = list(range(len(rows)))
     keyed_rng("order", "code", seed, split).shuffle(order)
     return order
 
 
-def _load_file_rows(options: CodeOptions) -> data.Splits:
-    """Load the functions of the files, in disjoint splits."""
+def _load_file_rows(options: CodeOptions) -> Splits:
+    """Load the functions of the files, in disjoint splits. Where splits were published, every function stays in its own."""
     o = options
     assert o.path is not None
-    fields = FunctionFields(o.prompt, o.entry_point, o.tests, o.solution, o.unreadable == "skip")
-    held_out: dict[Split, str | None] = {"dev": o.dev_path, "test": o.test_path}
-    own: dict[Split, Sequence[data.Row]] = {s: fields.read(Path(path)) for s, path in held_out.items() if path is not None}
-    shares = (0.0 if "dev" in own else o.dev_share, 0.0 if "test" in own else o.test_share)
-    splits = data.remove_overlaps({**data.split_rows(fields.read(Path(o.path)), *shares), **own})
-    if not splits.rows["train"]:
-        raise DataError("task 'code': nothing is left to train on; every function is in dev or test")
-    return splits
+    parser = FunctionParser(
+        o.prompt, o.entry_point, o.tests, o.solution, o.unreadable == "skip", hidden=o.hidden, show_tests=o.show_tests
+    )
+    paths: dict[Split, str | None] = {"train": o.path, "dev": o.dev_path, "test": o.test_path}
+    files = {path: parser.read_file(Path(path)) for path in paths.values() if path is not None}
+    own: dict[Split, list[FunctionRow]] = {}
+    for split, path in paths.items():
+        rows = files[path or o.path]
+        found = [row for row in rows if row.published_split == split or (path and row.published_split is None)]
+        if found or path:
+            own[split] = found
+    return make_splits("code", own, o.dev, o.test)
 
 
 def restore_row(problem: Problem) -> Row:

@@ -7,20 +7,26 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from milonga.sandbox import Failure, Level, Limits, Program, Sandbox
+from milonga.sandbox import Failure, Level, Limits, Outcome, Program, Sandbox
 from milonga.sandbox.values import Canonical
 
-FENCE = re.compile(r"```[a-zA-Z0-9]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
+FENCE = re.compile(r"```(?P<language>[a-zA-Z0-9]*)[ \t\r]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
+PYTHON = ("", "python", "python3", "py")
+"""What may stand behind the opening marks of a block of Python."""
 Ran = tuple[Canonical | None, ...]
 """What a program gave for each call; None where it gave nothing."""
 Call = tuple[str, str, tuple[tuple[Any, ...], ...]]
 """A program, the function to call, and the arguments of each call."""
 
 
+def find_blocks(text: str) -> list[str]:
+    """Find the blocks of Python between code fences; the last fence may be left open."""
+    return [found["body"].strip("\n") for found in FENCE.finditer(text) if found["language"].lower() in PYTHON]
+
+
 def extract_source(answer: str) -> str:
     """Extract the program of an answer: the text between code fences, if there are any."""
-    found = FENCE.search(answer)
-    return (found["body"] if found else answer).strip("\n")
+    return next(iter(find_blocks(answer)), answer.strip("\n"))
 
 
 class PythonRunner:
@@ -36,6 +42,12 @@ class PythonRunner:
     @cached_property
     def sandbox(self) -> Sandbox:
         return Sandbox(self.limits, self.isolation, self.allow_weak)
+
+    def run(self, programs: Sequence[Program]) -> list[Outcome]:
+        """Run programs, each in a process of its own. Equal programs run once."""
+        wanted = list(dict.fromkeys(programs))
+        found = dict(zip(wanted, self.sandbox.run(wanted), strict=True))
+        return [found[program] for program in programs]
 
     def run_programs(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
         """Run programs on their calls; None if the sandbox could not tell. Equal programs run once.

@@ -1,32 +1,33 @@
-"""Problems from data: GSM8K, any JSONL file, any data set of the hub. Answers are graded as mathematics.
+"""Problems from data: GSM8K, any file of problems, any data set of the hub. Answers are graded as mathematics.
 
 Invariants:
-- Train, dev and test are disjoint by normalised text. What occurs in a held-out split too is removed from train: the
-  held-out splits stay whole (dev only loses what the test has), and `describe` counts what was removed.
-- A malformed row is an error that names its file, line and field. Rows are never skipped in silence.
+- Train, dev and test are disjoint by normalised text; `describe` says how large they are, and how many rows that cost.
 - The order is a permutation keyed by the seed; indices wrap around. The split of a row does not depend on the seed.
+- Rows without reference answers have unknown grades: nothing is counted as wrong that nobody could know.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
-import json
 import random
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from milonga.errors import DataError, MissingExtra, suggest_name
+from milonga.errors import DataError, MissingExtra
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
-from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, normalise_text
+from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number
+from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions
 from milonga.tasks.functions import COLUMNS
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
+from milonga.tasks.rows import Fields, Row, RowParser
+from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
 GSM8K_HUB = ("openai/gsm8k", "main")
@@ -35,40 +36,52 @@ GSM8K_HUB = ("openai/gsm8k", "main")
 class SourceOptions(TaskOptions):
     """Options of every task from data."""
 
-    dev_share: float = Field(0.05, ge=0, lt=1)
-    """Share of the train rows that becomes the dev split, where the source has none of its own."""
+    dev: int | None = Field(None, ge=0)
+    """Problems of train that become the dev split, where the source has none of its own; by default about 5 % of the rows,
+    16 to 512 of them, and never more than a quarter."""
+    unreadable: Literal["error", "skip"] = "error"
+    """What to do about rows without a question or an answer that can be used: stop, or leave them out and say how many."""
     seed: int = 0
     """Keys the order of the problems."""
     max_tokens: int = Field(512, ge=1)
     """Limit of a solution."""
 
+    def make_parser(self) -> RowParser:
+        """Make the parser of the source's rows."""
+        return RowParser(unreadable=self.unreadable)
+
 
 class FieldOptions(SourceOptions):
-    """The fields of a row that hold its question and its answer."""
+    """Where the question and the answer of a row stand, and which rows to take."""
 
-    question: str = "question"
-    """The field that holds the question."""
-    answer: str = "answer"
-    """The field that holds the answer."""
+    fields: Fields = Fields()
+    """The names of the fields."""
     answer_after: str | None = Field(None, min_length=1)
     """The final answer is what stands after the last occurrence of this text, such as "####"."""
-    test_share: float = Field(0.05, ge=0, lt=1)
-    """Share of the train rows that becomes the test split, where the source has none of its own."""
+    answer_in_box: bool = False
+    """The answer's field is a worked solution, and the final answer is what stands in its last \\boxed{}."""
+    levels: list[int] | None = Field(None, min_length=1)
+    """Take only rows of these levels."""
+    test: int | None = Field(None, ge=0)
+    """Problems of train that become the test split, where the source has none of its own; by default as many as for dev."""
 
     @model_validator(mode="after")
-    def _leaves_train(self) -> FieldOptions:
-        if self.dev_share + self.test_share >= 1:
-            raise ValueError(f"dev_share={self.dev_share} and test_share={self.test_share} leave nothing to train on")
+    def _finds_one_answer(self) -> Self:
+        if self.answer_after is not None and self.answer_in_box:
+            raise ValueError("the answer stands after a mark or in a box: set answer_after or answer_in_box, not both")
         return self
+
+    def make_parser(self) -> RowParser:
+        return RowParser(self.fields, self.answer_after, self.answer_in_box, self.unreadable)
 
 
 class JsonlOptions(FieldOptions):
     path: str
-    """The file to train on, one JSON object per line."""
+    """The file to train on: .jsonl (one JSON object per line), .json (those, or a list of them), .csv or .parquet."""
     dev_path: str | None = None
-    """A file with the dev split; without it a share of `path`."""
+    """A file with the dev split; without it a part of `path`."""
     test_path: str | None = None
-    """A file with the test split; without it a share of `path`."""
+    """A file with the test split; without it a part of `path`."""
 
 
 class HubOptions(FieldOptions):
@@ -81,100 +94,20 @@ class HubOptions(FieldOptions):
     train_split: str = "train"
     """Its split to train on."""
     dev_split: str | None = None
-    """Its split for dev; without it a share of train."""
+    """Its split for dev; without it a part of train."""
     test_split: str | None = None
-    """Its split for test; without it a share of train."""
+    """Its split for test; without it a part of train."""
 
 
 class Gsm8kOptions(SourceOptions):
     path: str | None = None
     """A folder with train.jsonl and test.jsonl; without it the data come from the hub."""
 
-
-@dataclass(frozen=True)
-class Row:
-    """One problem of a source, with the number of its line, counted from 1."""
-
-    number: int
-    question: str
-    answer: str
-    worked: str = ""
-    """The way to the answer, where the source has one: what stands before the marker of the final answer."""
-    columns: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    """All columns of the row, for reward functions."""
+    def make_parser(self) -> RowParser:
+        return RowParser(answer_after="####", unreadable=self.unreadable)
 
 
-@dataclass(frozen=True)
-class Fields:
-    """The field names by which a row is parsed."""
-
-    question: str = "question"
-    answer: str = "answer"
-    answer_after: str | None = None
-
-    def read(self, record: Any, where: str, number: int) -> Row:
-        if not isinstance(record, Mapping):
-            raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
-        question = self._get_value(record, self.question, where)
-        if not isinstance(question, str) or not question.strip():
-            raise DataError(f"{where}: field '{self.question}' is not a text with something in it")
-        worked, answer = self._split_answer(self._get_value(record, self.answer, where), where)
-        return Row(number, question.strip(), answer, worked, columns=record)
-
-    def _get_value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
-        if field not in record:
-            raise DataError(f"{where}: field '{field}' is missing; {suggest_name(field, map(str, record))}")
-        return record[field]
-
-    def _split_answer(self, answer: Any, where: str) -> tuple[str, str]:
-        """Split a field into the worked solution, before the marker, and the answer as text: numbers are converted."""
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-            raise DataError(f"{where}: field '{self.answer}' is neither a text nor a number")
-        way, text = "", str(answer)
-        if self.answer_after is not None:
-            way, marker, text = text.rpartition(self.answer_after)
-            if not marker:
-                raise DataError(f"{where}: field '{self.answer}' has no '{self.answer_after}' before its final answer")
-        if not text.strip():
-            raise DataError(f"{where}: field '{self.answer}' is empty")
-        return way.strip(), text.strip()
-
-
-def read_jsonl(path: Path, fields: Fields) -> list[Row]:
-    """Read all rows of a file. Blank lines are allowed, and count as lines."""
-    try:
-        with path.open("rb") as file:
-            rows = [_parse_line(line, path, n, fields) for n, line in enumerate(file, 1) if line.strip()]
-    except FileNotFoundError:
-        raise DataError(f"data file '{path}' does not exist") from None
-    except OSError as error:
-        raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
-    if not rows:
-        raise DataError(f"data file '{path}' is empty")
-    return rows
-
-
-def _parse_line(line: bytes, path: Path, number: int, fields: Fields) -> Row:
-    where = f"{path}, line {number}"
-    return fields.read(parse_json(line, where), where, number)
-
-
-def parse_json(text: bytes, where: str) -> Any:
-    """Parse strict JSON, or raise an error that names its place."""
-    try:
-        found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
-        if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error})") from None
-
-
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a value of JSON")
-
-
-def _read_hub(name: str, config: str | None, split: str, revision: str | None, fields: Fields) -> list[Row]:
+def _read_hub(name: str, config: str | None, split: str, revision: str | None, parser: RowParser) -> list[Row]:
     """Read all rows of one split of a data set on the hub, through the `datasets` package and its cache."""
     if importlib.util.find_spec("datasets") is None:
         raise MissingExtra(f"loading '{name}' from the hub", "hub")
@@ -186,44 +119,8 @@ def _read_hub(name: str, config: str | None, split: str, revision: str | None, f
     except Exception as error:  # the package and those below it raise a dozen unrelated kinds
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise DataError(f"cannot load split '{split}' of data set '{where}': {why[:300]}") from None
-    rows = [fields.read(record, f"{where}, split '{split}', row {n}", n) for n, record in enumerate(table, 1)]
-    if not rows:
-        raise DataError(f"split '{split}' of data set '{where}' is empty")
-    return rows
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Disjoint splits, and how many rows had to go to make them so."""
-
-    rows: Mapping[Split, Sequence[Row]]
-    overlaps: Mapping[str, int]
-
-
-def split_rows(rows: Sequence[Row], dev_share: float, test_share: float) -> dict[Split, list[Row]]:
-    """Split rows by a hash of their normalised text, so that repetitions of a question stay together."""
-    out: dict[Split, list[Row]] = {split: [] for split in SPLITS}
-    for row in rows:
-        at = keyed_rng("split", normalise_text(row.question)).random()
-        out["test" if at < test_share else "dev" if at < test_share + dev_share else "train"].append(row)
-    return out
-
-
-def remove_overlaps(rows: Mapping[Split, Sequence[Row]]) -> Splits:
-    """Make the splits disjoint: test stays whole, dev loses what is in test, train loses what is in either."""
-    texts = {split: [normalise_text(row.question) for row in rows[split]] for split in SPLITS}
-    dev, test = set(texts["dev"]), set(texts["test"])
-    overlaps = {
-        "train_dev": sum(text in dev for text in texts["train"]),
-        "train_test": sum(text in test for text in texts["train"]),
-        "dev_test": sum(text in test for text in texts["dev"]),
-    }
-    kept: dict[Split, Sequence[Row]] = {
-        "train": [row for row, text in zip(rows["train"], texts["train"], strict=True) if text not in dev | test],
-        "dev": [row for row, text in zip(rows["dev"], texts["dev"], strict=True) if text not in test],
-        "test": rows["test"],
-    }
-    return Splits(kept, overlaps)
+    records = ((number, f"{where}, split '{split}', row {number}", record) for number, record in enumerate(table, 1))
+    return parser.parse_all(records, f"split '{split}' of data set '{where}'")
 
 
 class DataTask(Task):
@@ -234,26 +131,33 @@ class DataTask(Task):
     def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
         super().__init__(options)
         self.max_tokens = self.options.max_tokens
-        require_package("math")
+        if self.has_answers:
+            require_package("math")
         self.grader = grader or get_shared_grader()
-        own = self.load()
-        dev_share = 0.0 if "dev" in own else self.options.dev_share
-        test_share = 0.0 if "test" in own else getattr(self.options, "test_share", 0.0)
-        self.splits = remove_overlaps({**split_rows(own.pop("train"), dev_share, test_share), **own})
-        if not self.splits.rows["train"]:
-            raise DataError(f"task '{self.name}': nothing is left to train on; every row is in dev or test")
-        self._order = {split: self._make_permutation(split) for split in SPLITS}
+        test = self.options.test if isinstance(self.options, FieldOptions) else None
+        self.parser = self.options.make_parser()
+        self.splits = make_splits(self.name, self.load(), self.options.dev, test)
+        self._order = self._make_order()
+        self._at_level: dict[int, Self] = {}
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the rows have reference answers; without them all grades are unknown."""
+        return not isinstance(self.options, FieldOptions) or bool(self.options.fields.answer)
 
     def make_ready(self) -> None:
-        self.grader.start("math")
+        if self.has_answers:
+            self.grader.start("math")
 
     @abstractmethod
     def load(self) -> dict[Split, list[Row]]:
         """Load the splits that the source has; train always."""
 
-    def _make_permutation(self, split: Split) -> list[int]:
-        order = list(range(len(self.splits.rows[split])))
-        keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
+    def _make_order(self) -> dict[Split, list[int]]:
+        """Make a permutation of the rows of each split."""
+        order = {split: list(range(len(self.splits.rows[split]))) for split in SPLITS}
+        for split in SPLITS:
+            keyed_rng("order", self.name, self.options.seed, split).shuffle(order[split])
         return order
 
     def size(self, split: Split) -> int:
@@ -262,11 +166,23 @@ class DataTask(Task):
     def problem(self, split: Split, index: int) -> Problem:
         order = self._order[split]
         if not order:
-            raise DataError(f"task '{self.name}' has no {split} problems: name their source, or raise {split}_share")
+            raise DataError(f"task '{self.name}' has no {split} problems; give it some, or raise task.{split}")
         row = self.splits.rows[split][order[index % len(order)]]
-        return Problem(
-            f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked, COLUMNS: row.columns}
-        )
+        data = {"worked": row.worked, COLUMNS: row.columns}
+        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, data)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(sorted({row.level for row in self.splits.rows["train"] if row.level is not None}))
+
+    def at_level(self, level: int) -> Self:
+        if level not in self._at_level:
+            task = copy.copy(self)
+            rows = {split: [row for row in self.splits.rows[split] if row.level == level] for split in SPLITS}
+            task.splits = Splits(rows, self.splits.overlaps)
+            task._order = task._make_order()
+            self._at_level[level] = task
+        return self._at_level[level]
 
     @property
     def offers(self) -> Set[Capability]:
@@ -289,9 +205,17 @@ class DataTask(Task):
         return self.grade_all([(problem, answer, steps)])[0]
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        if not self.has_answers:
+            return [Grade(None) for _ in items]
         results = self._compare_answers([(problem.answer, answer) for problem, answer, _ in items if answer is not None])
         # No answer is a wrong answer; only an answer that the grader could not judge is unknown.
         return [Grade(False if answer is None else next(results)) for _, answer, _ in items]
+
+    def extract(self, text: str, problem: Problem) -> str | None:
+        """Extract the last number where the answer is a number, the last letter chosen where it is one of a choice."""
+        if is_number(problem.answer):
+            return extract_number(text)
+        return extract_choice(text) if is_choice(problem.answer) else None
 
     def _compare_answers(self, pairs: Sequence[tuple[str, str]]) -> Iterator[bool | None]:
         return iter(self.grader.compare_answers(pairs))
@@ -308,25 +232,36 @@ class DataTask(Task):
         return [None if answer is None else found[answer] for answer in answers]
 
     def describe(self) -> dict[str, Any]:
-        return {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.splits.overlaps)}
+        figures = {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.splits.overlaps)}
+        return figures | ({"rows_left_out": len(self.parser.left_out)} if self.parser.left_out else {})
+
+
+def take_levels(own: Mapping[Split, list[Row]], levels: Collection[int] | None) -> dict[Split, list[Row]]:
+    """Take the rows of some levels; all, without any. A split that has none of them is an error."""
+    taken = {split: [row for row in rows if levels is None or row.level in levels] for split, rows in own.items()}
+    for split, rows in own.items():
+        if not taken[split]:
+            there = sorted({row.level for row in rows if row.level is not None})
+            said = (
+                f"there are {', '.join(map(str, there))}" if there else "no row has a level: name its field, task.fields.level"
+            )
+            raise DataError(f"no {split} row has one of the levels task.levels={list(levels or ())}; {said}")
+    return taken
 
 
 @TASKS.register("jsonl")
 class Jsonl(DataTask):
-    """Any file with one problem per line."""
+    """Any file of problems: JSON lines, a JSON list, CSV or parquet."""
 
     name = "jsonl"
     Options = JsonlOptions
     options: JsonlOptions
 
     def load(self) -> dict[Split, list[Row]]:
-        fields = Fields(self.options.question, self.options.answer, self.options.answer_after)
-        paths: dict[Split, str | None] = {
-            "train": self.options.path,
-            "dev": self.options.dev_path,
-            "test": self.options.test_path,
-        }
-        return {split: read_jsonl(Path(path), fields) for split, path in paths.items() if path is not None}
+        o = self.options
+        paths: dict[Split, str | None] = {"train": o.path, "dev": o.dev_path, "test": o.test_path}
+        rows = {split: self.parser.read_file(Path(path)) for split, path in paths.items() if path is not None}
+        return take_levels(rows, o.levels)
 
 
 @TASKS.register("hub")
@@ -339,11 +274,10 @@ class Hub(DataTask):
 
     def load(self) -> dict[Split, list[Row]]:
         o = self.options
-        fields = Fields(o.question, o.answer, o.answer_after)
         names: dict[Split, str | None] = {"train": o.train_split, "dev": o.dev_split, "test": o.test_split}
-        return {
-            split: _read_hub(o.dataset, o.config, name, o.revision, fields) for split, name in names.items() if name is not None
-        }
+        found = {split: name for split, name in names.items() if name is not None}
+        rows = {split: _read_hub(o.dataset, o.config, name, o.revision, self.parser) for split, name in found.items()}
+        return take_levels(rows, o.levels)
 
 
 @TASKS.register("gsm8k")
@@ -355,9 +289,8 @@ class Gsm8k(DataTask):
     options: Gsm8kOptions
 
     def load(self) -> dict[Split, list[Row]]:
-        fields = Fields(answer_after="####")
         if self.options.path is None:
             dataset, config = GSM8K_HUB
-            return {split: _read_hub(dataset, config, split, None, fields) for split in ("train", "test")}
+            return {split: _read_hub(dataset, config, split, None, self.parser) for split in ("train", "test")}
         folder = Path(self.options.path)
-        return {split: read_jsonl(folder / f"{split}.jsonl", fields) for split in ("train", "test")}
+        return {split: self.parser.read_file(folder / f"{split}.jsonl") for split in ("train", "test")}

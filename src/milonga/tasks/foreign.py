@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
+from milonga.tasks.answers import normalise_answer
 from milonga.tasks.base import Task
-from milonga.tasks.grading import NEEDS, compare_quickly, get_shared_grader, normalise_answer
+from milonga.tasks.grading import NEEDS, compare_quickly, get_shared_grader
 from milonga.types import Grade, Problem, Split
 
 MARK = "foreign"

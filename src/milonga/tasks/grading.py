@@ -18,7 +18,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -26,13 +25,13 @@ import tempfile
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
 from milonga.sandbox.process import open_filled_pipe
+from milonga.tasks.answers import NAME, RELATION, Quantity, is_number, normalise_answer, read_quantity
 
 Kind = Literal["math", "gym"]
 NEEDS: Mapping[Kind, tuple[str, str]] = {
@@ -44,6 +43,8 @@ START_LIMIT = 120.0
 """Seconds for a worker to import its graders, on a slow disk."""
 WORK_LIMIT = 300.0
 """Seconds for what is slow without being hostile, such as generating a problem."""
+MOST_SIDES = 4
+"""Sides of an equation that are still compared."""
 LONGEST = 2000
 """Characters of an answer that are still read as mathematics. Longer ones cost seconds to parse, and none is right."""
 REPLY_BYTES = 1 << 26
@@ -239,6 +240,8 @@ class Grader:
         return [self._compare_answer(normalise_answer(gold), normalise_answer(answer)) for gold, answer in pairs]
 
     def _compare_answer(self, gold: str, answer: str) -> bool | None:
+        if "=" in answer and is_number(gold):
+            return self._compare_sides(gold, answer)
         decided = compare_quickly(gold, answer)
         if decided is not None:
             self.counts["quick"] += 1
@@ -248,6 +251,15 @@ class Grader:
             return None
         value = self._ask_cached("math", "equal", [gold, answer])
         return value if isinstance(value, bool) else None
+
+    def _compare_sides(self, gold: str, equation: str) -> bool | None:
+        """Compare a number with each side of an equation, but for a name on its left: who writes `6 = 5` says two things."""
+        sides = [side.strip() for side in equation.split("=")]
+        values = sides[1:] if NAME.fullmatch(sides[0]) else sides
+        if len(values) > MOST_SIDES:
+            return False
+        found = [self._compare_answer(gold, value) for value in values]
+        return False if False in found else None if None in found else True
 
     def score(
         self,
@@ -344,29 +356,27 @@ def get_shared_grader() -> Grader:
     return _shared
 
 
-DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
-GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
-LONGEST_QUICK = 100_000
-
-
-def normalise_answer(text: str) -> str:
-    """Normalise an answer: remove white space around, dollar signs, trailing dots and commas that group digits."""
-    text = text[: LONGEST_QUICK + 1] if len(text) > LONGEST_QUICK else text
-    text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
-    return GROUPED.sub(lambda match: match[0].replace(",", ""), text)
-
-
 def compare_quickly(gold: str, answer: str) -> bool | None:
-    """Compare without a worker: equal strings, two decimals, and words; None if mathematics is needed."""
+    """Compare without a worker: equal strings, two numbers, and words; None if mathematics is needed."""
     if gold == answer:
         return True
     if not answer:
         return False
-    if DECIMAL.fullmatch(gold) and DECIMAL.fullmatch(answer):
-        return Decimal(gold) == Decimal(answer)
+    if (quantity := read_quantity(gold)) is not None:
+        return _compare_quantity(quantity, answer)
     if _is_words(gold):
         return gold.casefold().split() == answer.casefold().split()
     return None
+
+
+def _compare_quantity(gold: Quantity, answer: str) -> bool | None:
+    """Compare a number with an answer: its unit may be left out, but a bound or an approximation is no number."""
+    if RELATION.search(answer) or not all(c.isprintable() or c.isspace() for c in answer):
+        return False
+    given = read_quantity(answer)
+    if given is None or (gold.unit and given.unit and gold.unit != given.unit):
+        return None
+    return gold.number == given.number
 
 
 def _is_words(text: str) -> bool:

@@ -20,28 +20,30 @@ from pydantic import Field, model_validator
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
 from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split
-from milonga.tasks.data import Fields, Row, read_jsonl, remove_overlaps, split_rows
 from milonga.tasks.graph import NAMES, RELATIONS, Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import Retrieval, read_folder, split_words
+from milonga.tasks.rows import Fields, Row, RowParser
+from milonga.tasks.splits import make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
 MOST_HOPS = 8
 TRIES = 10_000
+FILE_OPTIONS = f'"fields":{Fields().model_dump_json()},"dev":null,"test":null'
+FILE_OPTIONS_BEFORE = '"question":"question","answer":"answer","dev_share":0.1,"test_share":0.1'
+"""What the options of a file were when results were published. The key of the graph's problems keeps them."""
 
 
 class SearchOptions(TaskOptions):
     path: str | None = None
     """A folder whose .txt and .md files are the corpus; without it a made-up knowledge graph."""
     questions: str | None = None
-    """With `path`: a JSONL file with a question and an answer on each line."""
-    question: str = "question"
-    """Its field that holds the question."""
-    answer: str = "answer"
-    """Its field that holds the answer."""
-    dev_share: float = Field(0.1, ge=0, lt=0.5)
-    """Share of the questions that becomes the dev split."""
-    test_share: float = Field(0.1, ge=0, lt=0.5)
-    """Share of the questions that becomes the test split."""
+    """With `path`: a file with a question and an answer in each row (.jsonl, .json, .csv or .parquet)."""
+    fields: Fields = Fields()
+    """The names of its fields."""
+    dev: int | None = Field(None, ge=0)
+    """Questions that become the dev split; by default about 5 % of them, 16 to 512, and never more than a quarter."""
+    test: int | None = Field(None, ge=0)
+    """Questions that become the test split; by default as many."""
     top: int = Field(3, ge=1)
     """Passages that a search returns, at most."""
     calls: int = Field(4, ge=1)
@@ -64,7 +66,9 @@ class SearchOptions(TaskOptions):
     @model_validator(mode="after")
     def _fits(self) -> SearchOptions:
         if (self.path is None) != (self.questions is None):
-            raise ValueError("a corpus of your own needs both: path, its folder, and questions, a JSONL file about it")
+            raise ValueError("a corpus of your own needs both: path, its folder, and questions, a file about it")
+        if not self.fields.answer:
+            raise ValueError("questions are graded by their answers: name their field by fields.answer")
         if self.min_hops > self.hops:
             raise ValueError(f"min_hops={self.min_hops} is larger than hops={self.hops}")
         if self.entities % 2:
@@ -91,14 +95,9 @@ class Search(Task):
         self.splits = (
             None
             if o.questions is None
-            else remove_overlaps(split_rows(self._load_rows(o.questions), o.dev_share, o.test_share))
+            else make_splits(self.name, {"train": RowParser(o.fields).read_file(Path(o.questions))}, o.dev, o.test)
         )
-        if self.splits is not None and not self.splits.rows["train"]:
-            raise DataError(f"task '{self.name}': nothing is left of '{o.questions}' to train on; every row is in dev or test")
         self.max_tokens = o.max_tokens or (512 if self.graph is None else 8 * MOST_HOPS + 8)
-
-    def _load_rows(self, path: str) -> list[Row]:
-        return read_jsonl(Path(path), Fields(self.options.question, self.options.answer))
 
     def size(self, split: Split) -> int | None:
         return None if self.splits is None else len(self.splits.rows[split])
@@ -112,7 +111,7 @@ class Search(Task):
 
     def _make_row_problem(self, rows: Sequence[Row], split: Split, index: int) -> Problem:
         if not rows:
-            raise DataError(f"task '{self.name}' has no {split} problems; raise {split}_share")
+            raise DataError(f"task '{self.name}' has no {split} problems; raise task.{split}")
         order = list(range(len(rows)))
         keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
         row = rows[order[index % len(rows)]]
@@ -120,7 +119,8 @@ class Search(Task):
 
     def _draw_problem(self, split: Split, index: int) -> Problem:
         """Draw a question with exactly one answer that is not in its text. No relation follows itself: it would lead back."""
-        rng = keyed_rng("search", self.options.model_dump_json(), split, index)
+        key = self.options.model_dump_json().replace(FILE_OPTIONS, FILE_OPTIONS_BEFORE)
+        rng = keyed_rng("search", key, split, index)
         for _ in range(TRIES):
             text = self.draw_question(rng, rng.randint(self.options.min_hops, self.options.hops))
             found = self.find_answers(text)

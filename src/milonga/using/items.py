@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 
 from milonga.config import explain
 from milonga.errors import DataError
-from milonga.tasks.data import parse_json
+from milonga.tasks.rows import parse_json
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Name = str | int | None

@@ -78,7 +78,8 @@ class Transfer(Suite):
         rows = [
             {"task": s.task, "by": s.by} | _measure_source(subject, s) for s in self.iterate_sources(subject, others, tasks)
         ]
-        return Finding({"problems": self.options.problems, "samples": self.options.samples}, rows)
+        measured = count_held_out(own, self.options.split, self.options.problems)
+        return Finding({"problems": measured, "samples": self.options.samples}, rows)
 
     def chart(self, rows: Sequence[Row]) -> str:
         names = [f"{row['task']} task: {row['by']}" for row in rows]

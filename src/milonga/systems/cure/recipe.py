@@ -21,6 +21,7 @@ from milonga.schedule import Action, Phase, Schedule
 from milonga.systems.cure.credit import UnitTestReward, estimate_separation, passed_by_all, shape_by_length
 from milonga.systems.cure.roles import Tester
 from milonga.systems.cure.unit_tests import Bench, add_public_examples, label_noise, run_benches, score_best_program
+from milonga.tasks.base import CALLS
 from milonga.types import Floats, Rollouts, TrainBatch
 
 PHASE = "phase"
@@ -63,6 +64,7 @@ class Cure(Recipe):
     lead = "generator"
     overlap = Refused("each turn begins with a snapshot of what was just learned")
     tasks = ("code",)
+    needs = {CALLS}
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = CureOptions
     options: CureOptions

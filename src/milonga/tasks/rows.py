@@ -1,0 +1,266 @@
+"""Rows of problems: files of JSON lines, a JSON list, CSV or parquet, and the fields that hold question and answer.
+
+Invariants:
+- A malformed row is an error that names its file, its line or row, and the field. Where the user asks for it, such rows are
+  left out and counted; never in silence.
+- No field is guessed: where one is missing, the error proposes another and says how to name it.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.errors import DataError
+from milonga.tasks.answers import find_last_box
+from milonga.tasks.base import TaskOptions
+
+MISSING = object()
+"""What is found at a path that a record does not have."""
+OBVIOUS = {
+    "question": ("question", "problem", "prompt", "text", "instruction", "prompt.0.content", "messages.0.content"),
+    "answer": ("answer", "final_answer", "target", "gold", "ground_truth", "reward_model.ground_truth", "solution"),
+}
+"""Names that a missing field often has; proposed, never taken."""
+Record = tuple[int, str, Any]
+"""A record with its number, counted from 1, and its place for messages."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem of a source, with the number of its line or row, counted from 1."""
+
+    number: int
+    question: str
+    answer: str
+    worked: str = ""
+    """The way to the answer, where the source has one."""
+    level: int | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """All fields of the record, as they came."""
+
+
+class Fields(TaskOptions):
+    """The fields of a row, by name. A dotted path reaches into nested ones: `reward_model.ground_truth`, `prompt.0.content`."""
+
+    question: str = Field("question", min_length=1)
+    """The field that holds the question."""
+    answer: str = "answer"
+    """The field that holds the answer; empty: there are no reference answers, and grades are unknown."""
+    solution: str | None = None
+    """The field with a worked solution, one step a line; without it what stands before the answer in its own field."""
+    level: str = "level"
+    """The field with the level of difficulty: an integer, or a text with one in it. Rows without it have no level."""
+
+
+@dataclass(frozen=True)
+class RowParser:
+    """Parses records into rows: by which fields, and where in its field the answer stands."""
+
+    fields: Fields = field(default_factory=Fields)
+    answer_after: str | None = None
+    answer_in_box: bool = False
+    unreadable: Literal["error", "skip"] | None = None
+    """What to do about rows that cannot be parsed. None: stop, and the user has no choice."""
+    left_out: list[str] = field(default_factory=list)
+    """Why rows were left out, one reason for each."""
+
+    def read_file(self, path: Path) -> list[Row]:
+        """Read all rows of a file; one without any is an error."""
+        return self.parse_all(read_records(path), f"data file '{path}'")
+
+    def parse_all(self, records: Iterable[Record], source: str) -> list[Row]:
+        """Parse all records of a source; one without any is an error."""
+        rows: list[Row] = []
+        before = len(self.left_out)
+        for record in records:
+            try:
+                rows.append(self._parse(*record))
+            except DataError as error:
+                self._leave_out(error)
+        if not rows:
+            raise DataError(next(iter(self.left_out[before:]), f"{source} is empty"))
+        return rows
+
+    def _leave_out(self, error: DataError) -> None:
+        if self.unreadable != "skip":
+            raise DataError(f"{error}; task.unreadable=skip leaves such rows out") if self.unreadable else error
+        self.left_out.append(str(error))
+
+    def _parse(self, number: int, where: str, record: Any) -> Row:
+        require_object(record, where)
+        question = self._get_value(record, "question", self.fields.question, where)
+        if not isinstance(question, str) or not question.strip():
+            raise DataError(f"{where}: field '{self.fields.question}' is not a text with something in it")
+        worked, answer = self._parse_answer(record, where) if self.fields.answer else ("", "")
+        if self.fields.solution is not None:
+            worked = self._parse_solution(record, self.fields.solution, where)
+        level = parse_level(find_value(record, self.fields.level))
+        return Row(number, question.strip(), answer, worked, level, record)
+
+    def _get_value(self, record: Mapping[Any, Any], kind: Literal["question", "answer"], name: str, where: str) -> Any:
+        value = find_value(record, name)
+        if value is MISSING:
+            raise DataError(f"{where}: field '{name}' is missing; {_propose_field(kind, name, record)}")
+        return value
+
+    def _parse_answer(self, record: Mapping[Any, Any], where: str) -> tuple[str, str]:
+        """Parse the answer's field into the way to the answer, where it has one, and the answer as text."""
+        name = self.fields.answer
+        value = self._get_value(record, "answer", name, where)
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise DataError(f"{where}: field '{name}' is neither a text nor a number")
+        way, text = "", str(value)
+        if self.answer_after is not None:
+            way, marker, text = text.rpartition(self.answer_after)
+            if not marker:
+                raise DataError(f"{where}: field '{name}' has no '{self.answer_after}' before its final answer")
+        elif self.answer_in_box:
+            way, box = text, find_last_box(text)
+            if box is None:
+                raise DataError(f"{where}: field '{name}' has no \\boxed{{}} with its final answer")
+            text = box
+        if not text.strip():
+            raise DataError(f"{where}: field '{name}' is empty")
+        return way.strip(), text.strip()
+
+    def _parse_solution(self, record: Mapping[Any, Any], name: str, where: str) -> str:
+        value = find_value(record, name)
+        if not isinstance(value, str):
+            what = "is missing" if value is MISSING else "is not a text"
+            raise DataError(f"{where}: field '{name}' {what}; name that of the worked solution by task.fields.solution")
+        return value.strip()
+
+
+def require_object(record: Any, where: str) -> None:
+    """Raise if a record is not an object with fields."""
+    if not isinstance(record, Mapping):
+        raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
+
+
+def find_value(record: Any, path: str) -> Any:
+    """Find the value at a dotted path, `MISSING` if there is none. A number counts the entries of a list from 0; a key that has
+    dots itself comes first."""
+    if isinstance(record, Mapping) and path in record:
+        return record[path]
+    head, dot, rest = path.partition(".")
+    inner: Any = MISSING
+    if isinstance(record, Mapping):
+        inner = record.get(head, MISSING)
+    elif isinstance(record, list) and head.isdecimal() and int(head) < len(record):
+        inner = record[int(head)]
+    return find_value(inner, rest) if dot else inner
+
+
+def parse_level(value: Any) -> int | None:
+    """Parse a level: an integer, or the first one in a text such as "Level 5"; anything else is none."""
+    if isinstance(value, str):
+        found = re.search(r"[0-9]{1,9}", value)
+        return int(found[0]) if found else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _propose_field(kind: Literal["question", "answer"], name: str, record: Mapping[Any, Any]) -> str:
+    """Propose a field for a missing one, with the settings that name it: one that is often used for it, or the nearest."""
+    known = [path for path in OBVIOUS[kind] if isinstance(find_value(record, path), str | int | float)]
+    known += difflib.get_close_matches(name, map(str, record), n=1, cutoff=0.5)
+    found = known[0] if known else "NAME"
+    proposed = f"did you mean '{found}'? Name" if known else f"the row has {', '.join(sorted(map(str, record)))}: name"
+    value = find_value(record, found)
+    box = kind == "answer" and isinstance(value, str) and find_last_box(value) is not None
+    return (
+        f"{proposed} it by --{kind} {found}, or --set task.fields.{kind}={found}"
+        + (" --set task.answer_in_box=true" if box else "")
+        + ("" if known or kind == "question" else "; --set task.fields.answer= where there are no reference answers")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Read the records of a file, in the format that its name ends in."""
+    read = READERS.get(path.suffix.lower())
+    try:
+        if read is None:
+            path.stat()  # a file that is not there is the first thing to say
+            raise DataError(f"data file '{path}' ends in none of {', '.join(READERS)}")
+        yield from read(path)
+    except FileNotFoundError:
+        raise DataError(f"data file '{path}' does not exist") from None
+    except OSError as error:
+        raise DataError(f"data file '{path}' cannot be read: {error.strerror or error}") from None
+
+
+def _read_json(path: Path) -> Iterator[Record]:
+    """Read JSON lines, or a list. Blank lines are allowed, and count as lines."""
+    content = path.read_bytes()
+    if path.suffix.lower() == ".json" and content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+        for number, record in enumerate(parse_json(content, str(path)), 1):
+            yield number, f"{path}, row {number}", record
+        return
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield number, where, parse_json(line, where)
+
+
+def _read_csv(path: Path) -> Iterator[Record]:
+    """Read CSV whose first row names the fields; the one below it is row 1."""
+    number = 0
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            for number, record in enumerate(csv.DictReader(file, strict=True), 1):
+                where = f"{path}, row {number}"
+                if None in record or None in record.values():
+                    raise DataError(f"{where}: has {'more' if None in record else 'fewer'} cells than the first row has names")
+                yield number, where, record
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{path}, row {number + 1}: not CSV in UTF-8 ({error})") from None
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches():
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, f"{path}, row {number}", record
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path}, row {number + 1}: not parquet ({str(error).splitlines()[0]})") from None
+
+
+READERS: Mapping[str, Callable[[Path], Iterator[Record]]] = {
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+"""By the end of a file's name."""
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """Parse strict JSON, or raise an error that names its place."""
+    try:
+        found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
+        if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a value of JSON")
