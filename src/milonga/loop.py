@@ -19,6 +19,7 @@ from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.objectives.rates import decay_factor
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.resolve import Plan
@@ -233,7 +234,11 @@ class Loop:
             if self.config.control == "shuffled":
                 train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
             behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None
-            taught = replace(train_batch, stale_cap=self.config.staleness_cap) if behind else train_batch
+            taught = replace(
+                train_batch,
+                lr_scale=decay_factor(self.plan.policies[train_batch.policy].schedule, ctx.progress),
+                stale_cap=self.config.staleness_cap if behind else None,
+            )
             with ctx.timeline.measure("learn"):
                 report = self.engine.learn(taught)
             with ctx.timeline.measure("publish"):

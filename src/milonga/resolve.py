@@ -225,7 +225,7 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
         update = {
             "kind": kinds[name],
             "adapter": start,
-            "lr": _resolve_learning_rate(section),
+            **_resolve_rates(section),
             "endpoint": _resolve_endpoint(name, section),
         }
         policies[name] = section.model_copy(update=update)
@@ -253,12 +253,14 @@ def _resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) 
     return {name: p.model_copy(update={"model": model}) if p.model == EMBEDDED else p for name, p in policies.items()}
 
 
-def _resolve_learning_rate(section: PolicySection) -> float | None:
-    """The learning rate as given; for a model that was exported from a run, the default of the model that run started from."""
+def _resolve_rates(section: PolicySection) -> dict[str, float | None]:
+    """Learning rate and warm-up as given; for a model that was exported from a run, the defaults of the model that run started
+    from."""
     origin = find_origin(section.model)
-    if section.lr is not None or origin == section.model:
-        return section.lr
-    return section.model_copy(update={"model": origin}).learning_rate
+    if origin == section.model:
+        return {"lr": section.lr, "warmup": section.warmup}
+    start = section.model_copy(update={"model": origin})
+    return {"lr": start.learning_rate, "warmup": start.warmup_steps}
 
 
 def _make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,16 @@ class Policy:
             self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
         )
 
+    def count_steps(self) -> int:
+        """Count the optimizer steps since the optimizer was made, by its own counters: a checkpoint has them."""
+        return max((int(state["step"]) for state in self.optimizer.state.values()), default=0)
+
+    def step_optimizer(self, lr: float) -> None:
+        """Take an optimizer step at this learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
     def run_pass(self, compute: Callable[..., Any], *args: Any) -> Any:
         """Run `compute(policy, *args)` as a pass in which all weights are available, gathered if they are sharded."""
         return compute(self, *args) if self.shell is None else self.shell(compute, *args)
