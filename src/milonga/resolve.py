@@ -33,6 +33,7 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
 from milonga.tasks.base import CAPABILITIES
+from milonga.tasks.data import DataTask
 
 PATHS = ("path", "dev_path", "test_path", "questions")
 """Options of tasks that name files or folders."""
@@ -65,7 +66,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
     recipe_class = find_recipe(str(raw["recipe"]))
-    config = parse_config(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
+    config = _parse_layers(recipe_class, raw)
     if config.sampling.sampler == "vllm":
         _require_vllm()
     if config.engine == "ray":
@@ -73,6 +74,10 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     options = _parse_options(recipe_class, config)
     acting = recipe_class.select_agents(options)
     agents = _bind_policies(recipe_class, acting, config)
+    is_model_named = any("model" in section.model_fields_set for section in config.policies.values())
+    config = config.model_copy(update={"policies": _seat_models(config, recipe_class, agents)})
+    if learns and config.dialect == "auto":
+        _refuse_embedded_beside_others(config.policies)
     config = _fill_defaults(config, recipe_class, acting, agents)
     _check_endpoints(config, recipe_class, agents, learns)
     task = make_task(config.task)
@@ -91,11 +96,26 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         objectives[agent] = _set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
     _check_task(recipe, task, config.recipe)
+    if isinstance(task, DataTask) and not is_model_named:
+        raise ConfigError(
+            f"task '{task.name}' is written in words, which the embedded model cannot read: name a model with --generator "
+            "('embedded' for that one all the same)"
+        )
     if config.staleness:
         _refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
     return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
+
+
+def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
+    """Parse the user's values on top of the recipe's. Those for embedded models count where all models are embedded, or were
+    exported from runs of such models."""
+    below = merge({"task": {"name": "chain"}}, recipe.defaults)
+    config = parse_config(merge(below, raw))
+    if any(find_dialect(section.model) != "terse" for section in config.policies.values()):
+        return config
+    return parse_config(merge(merge(below, recipe.embedded_defaults), raw))
 
 
 def _check_task(recipe: Recipe, task: Task, name: str) -> None:
@@ -207,6 +227,31 @@ def _bind_policies(recipe: type[Recipe], acting: Iterable[str], config: Config) 
         if name not in names.values():
             raise ConfigError(f"unknown policy '{name}': {suggest_name(name, set(names.values()))}")
     return names
+
+
+def _seat_models(config: Config, recipe: type[Recipe], agents: Mapping[str, str]) -> dict[str, PolicySection]:
+    """Find the section of each policy. Those without a model get the solving agent's, or else the lead agent's, unless that is
+    an embedded model, beside which the default is right, or behind an endpoint, where nothing can be trained."""
+    policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
+    first = [policies[agents[agent]].model for agent in (recipe.solving, recipe.lead) if agent in agents]
+    model = next((name for name in first if find_dialect(name) != "terse" and not is_endpoint(name)), None)
+    if model is None:
+        return policies
+    return {
+        name: section if "model" in section.model_fields_set else section.model_copy(update={"model": model})
+        for name, section in policies.items()
+    }
+
+
+def _refuse_embedded_beside_others(policies: Mapping[str, PolicySection]) -> None:
+    """Refuse a run in which an embedded model would have to read what other models write, or the other way round."""
+    terse = [name for name, section in policies.items() if find_dialect(section.model) == "terse"]
+    others = [section.model for name, section in policies.items() if name not in terse]
+    if terse and others:
+        raise ConfigError(
+            f"policies.{terse[0]}.model is '{policies[terse[0]].model}', a miniature that does not speak the language of "
+            f"'{others[0]}': name another model for the {terse[0]}, or set dialect if one serves both"
+        )
 
 
 def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, type[Role]], agents: Mapping[str, str]) -> Config:

@@ -38,7 +38,7 @@ class SourceOptions(TaskOptions):
     """Share of the train rows that becomes the dev split, where the source has none of its own."""
     seed: int = 0
     """Keys the order of the problems."""
-    max_tokens: int = Field(512, ge=1)
+    max_tokens: int = Field(1024, ge=1)
     """Limit of a solution."""
 
 
