@@ -75,11 +75,12 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     acting = recipe_class.select_agents(options)
     agents = _bind_policies(recipe_class, acting, config)
     is_model_named = any("model" in section.model_fields_set for section in config.policies.values())
+    is_dialect_named = config.dialect != "auto"
     config = config.model_copy(update={"policies": _seat_models(config, recipe_class, agents)})
-    if learns and config.dialect == "auto":
-        _refuse_embedded_beside_others(config.policies)
     config = _fill_defaults(config, recipe_class, acting, agents)
     _check_endpoints(config, recipe_class, agents, learns)
+    if learns and not is_dialect_named:
+        _refuse_embedded_beside_others(config.policies)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
@@ -246,11 +247,11 @@ def _seat_models(config: Config, recipe: type[Recipe], agents: Mapping[str, str]
 def _refuse_embedded_beside_others(policies: Mapping[str, PolicySection]) -> None:
     """Refuse a run in which an embedded model would have to read what other models write, or the other way round."""
     terse = [name for name, section in policies.items() if find_dialect(section.model) == "terse"]
-    others = [section.model for name, section in policies.items() if name not in terse]
+    others = [name for name in policies if name not in terse]
     if terse and others:
         raise ConfigError(
-            f"policies.{terse[0]}.model is '{policies[terse[0]].model}', a miniature that does not speak the language of "
-            f"'{others[0]}': name another model for the {terse[0]}, or set dialect if one serves both"
+            f"policies.{terse[0]}.model is '{policies[terse[0]].model}', a miniature that does not speak the language of the "
+            f"{others[0]}'s: name another model for the {terse[0]}, or set dialect if one serves both"
         )
 
 
