@@ -168,8 +168,9 @@ def model_folder(root: Path, arch: str = "llama", kind: str = "bytes", seed: int
     return str(folder)
 
 
-def section(model: str, lora: dict[str, Any] | None = None, **options: Any) -> PolicySection:
-    return PolicySection(model=model, lora=LoraSection(**lora) if lora is not None else None, **options)
+def section(model: str, lora: dict[str, Any] | None = None, warmup: int = 0, **options: Any) -> PolicySection:
+    """Without warm-up, unless a test is about it: whole steps move the weights by more than rounding does."""
+    return PolicySection(model=model, lora=LoraSection(**lora) if lora is not None else None, warmup=warmup, **options)
 
 
 def engine_of(model: str, rows: int = 512, **options: Any) -> LocalEngine:
@@ -247,10 +248,13 @@ def mixed_rows(count: int = 9, longest: int = 40) -> Rollouts:
 def stirred(engine: LocalEngine, size: float = 0.2) -> LocalEngine:
     """An adapter's B starts at zero, a value head too: nothing would be seen of them."""
     drawn = torch.Generator().manual_seed(1)  # on the CPU: the same numbers for every device
-    with torch.no_grad():
-        for name, parameter in zip(engine.policy("p").names, engine.policy("p").parameters, strict=True):
-            if "lora_" in name or "value_head" in name:
-                parameter.copy_(size * torch.randn(parameter.shape, generator=drawn))
+    policy = engine.policy("p")
+    policy.assign(
+        [
+            size * torch.randn(p.shape, generator=drawn) if "lora_" in name or "value_head" in name else p.detach().clone()
+            for name, p in zip(policy.names, policy.parameters, strict=True)
+        ]
+    )
     return engine
 
 

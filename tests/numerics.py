@@ -51,6 +51,7 @@ class Wide(TorchFunctionMode):
 def widened(engine: LocalEngine, name: str = "p") -> LocalEngine:
     """The same weights in float64; to be asked and taught within `Wide`."""
     policy = engine.policy(name)
+    policy.get_tag("ref")  # it is kept from when it is asked for: now, before the weights change
     for module in filter(None, (policy.model, policy.head)):
         module.double()
     policy.tags = {tag: [tensor.double() for tensor in tensors] for tag, tensors in policy.tags.items()}

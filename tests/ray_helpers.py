@@ -46,7 +46,7 @@ VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
 
 
 def sections(root: Path) -> dict[str, PolicySection]:
-    options: dict[str, Any] = {"lr": 1e-3, "grad_clip": 1e9, "micro_tokens": 64}
+    options: dict[str, Any] = {"lr": 1e-3, "warmup": 2, "grad_clip": 1e9, "micro_tokens": 64}
     adapted = section(soft_folder(root), lora=RANK, **options)
     whole = section(soft_folder(root), ema=0.9, **options)
     resting = section(soft_folder(root), ema=0.9, offload=True, **options)

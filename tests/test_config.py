@@ -181,8 +181,8 @@ def test_a_new_name_replaces_the_table_and_the_same_name_keeps_it() -> None:
 def test_what_follows_from_the_rest_is_derived() -> None:
     own = resolve([{"recipe": "tango"}])
     assert own.config.dialect == "terse" and own.agents == {"generator": "generator", "verifier": "verifier"}
-    mixed = resolve([{"recipe": "tango", "policies": {"verifier": {"model": "other"}}}])
-    assert mixed.config.dialect == "plain"
+    other = resolve([{"recipe": "tango", "policies": {"generator": {"model": "other"}}}])
+    assert other.config.dialect == "plain"
     lora = resolve([{"recipe": "tango", "binding": "lora"}])
     assert all(section.lora is not None for section in lora.policies.values())
 
@@ -293,7 +293,9 @@ def test_files_of_a_task_are_kept_by_their_whole_paths(tmp_path: Path, monkeypat
     (tmp_path / "mine.py").write_text("def add(rng):\n    a = rng.randrange(10**6)\n    return f'{a}+1', str(a + 1)\n")
     (tmp_path / "some.jsonl").write_text("".join(f'{{"question": "what is {n}?", "answer": "{n}"}}\n' for n in range(60)))
     assert plan_run("grpo", task="mine.py:add").config.task["name"] == f"{tmp_path / 'mine.py'}:add"
-    assert plan_run("grpo", task={"name": "jsonl", "path": "some.jsonl"}).config.task["path"] == str(tmp_path / "some.jsonl")
+    assert plan_run("grpo", task={"name": "jsonl", "path": "some.jsonl"}, models={"generator": "a/model"}).config.task[
+        "path"
+    ] == str(tmp_path / "some.jsonl")
 
 
 def test_an_objective_without_rewards_is_refused() -> None:

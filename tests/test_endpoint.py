@@ -405,7 +405,7 @@ def test_only_agents_that_are_inference_only_may_be_behind_an_endpoint(recipe: s
         binding = "own" if found.bindings["own"] == ALLOWED else "shared"
         layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
         if agent in found.inference_only:
-            resolve([layer, {"options": SHORT[recipe].options}])
+            resolve([layer, {"options": SHORT[recipe].options, "dialect": "terse"}])
         elif agent == found.lead or binding == "own":
             with pytest.raises(ConfigError, match=f"'{agent}' lives behind an endpoint"):
                 resolve([layer, {"options": SHORT[recipe].options}])
@@ -413,7 +413,8 @@ def test_only_agents_that_are_inference_only_may_be_behind_an_endpoint(recipe: s
 
 def test_the_resolved_config_has_all_settings_and_resolves_to_itself() -> None:
     own = {"policies": {"verifier": {"endpoint": {"extra": {"top_k": -1, "chat_template_kwargs": {"enable_thinking": False}}}}}}
-    plan = plan_run("frozen", models={"verifier": "openai:http://127.0.0.1:8000/v1#a/model"}, settings=[own])
+    models = {"generator": "a/model", "verifier": "openai:http://127.0.0.1:8000/v1#a/model"}
+    plan = plan_run("frozen", models=models, settings=[own])
     written = plan.config.model_dump(mode="json", exclude_none=True)
     assert written["policies"]["verifier"]["endpoint"]["retries"] == 6
     assert resolve([tomllib.loads(to_toml(written))]).config == plan.config

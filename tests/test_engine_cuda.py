@@ -207,13 +207,13 @@ def test_weights_are_counted_before_they_are_moved() -> None:
     model = kernel_model("llama", layers=1)
     count = sum(p.numel() for p in model.parameters())
     half = {"dtype": "bfloat16"}
-    # float32: weights and start; bfloat16: a copy to sample with.
-    assert memory.weight_bytes(section("m", **half), model, False) == count * (2 * 4 + 2)
-    assert memory.weight_bytes(section("m", ema=0.9, **half), model, False) == count * (3 * 4 + 2)
-    assert memory.weight_bytes(section("m", kind="scalar", **half), model, False) == count * 2 * 4
+    # float32: weights and average; bfloat16: a copy to sample with.
+    assert memory.weight_bytes(section("m", **half), model, False) == count * (4 + 2)
+    assert memory.weight_bytes(section("m", ema=0.9, **half), model, False) == count * (2 * 4 + 2)
+    assert memory.weight_bytes(section("m", kind="scalar", **half), model, False) == count * 4
     assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, False) == count * (4 + 2)
     assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, True) == count * 2
-    assert memory.weight_bytes(section("m", **half), model, False, copied=False) == count * 2 * 4
+    assert memory.weight_bytes(section("m", **half), model, False, copied=False) == count * 4
 
 
 def test_policies_that_do_not_fit_are_refused_with_the_numbers() -> None:

@@ -384,7 +384,8 @@ def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_
     task = {"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "dev_path": str(tmp_path / "dev.jsonl")}
     with pytest.raises(ConfigError, match="exact truth"):
         resolve([{"recipe": "gar", "task": task}])
-    assert resolve([{"recipe": "gar", "task": task, "options": {"sft": 0, "ref_source": "none"}}]).recipe.name == "gar"
+    model = {"policies": {"generator": {"model": "a/model"}}}
+    assert resolve([{"recipe": "gar", "task": task, "options": {"sft": 0, "ref_source": "none"}}, model]).recipe.name == "gar"
 
 
 def test_verdicts_are_gathered_by_solution_and_slice() -> None:

@@ -292,5 +292,5 @@ def test_a_grader_that_cannot_start_ends_a_run_before_anything_is_trained(
         monkeypatch.setattr(grading, "_shared", broken)
         task = {"name": "jsonl", "path": str(tmp_path / "sums.jsonl")}
         with pytest.raises(UserError, match=r"math-verify did not start: ImportError: half installed; install"):
-            milonga.run("grpo", task=task, turns=1, out=tmp_path / "run", quiet=True)
+            milonga.run("grpo", task=task, models={"generator": "embedded"}, turns=1, out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "config.toml").exists()

@@ -288,4 +288,5 @@ def test_labels_of_steps_need_a_task_that_knows_them_and_labels_of_answers_do_no
     task = {"name": "jsonl", "path": str(file)}
     with pytest.raises(ConfigError, match="exact truth of each step"):
         resolve([{"recipe": "lets_verify", "task": task}])
-    assert resolve([{"recipe": "lets_verify", "task": task, "options": {"labels": "outcome"}}]).task.knows_steps is False
+    of_answers = {"options": {"labels": "outcome"}, "policies": {"generator": {"model": "a/model"}}}
+    assert resolve([{"recipe": "lets_verify", "task": task}, of_answers]).task.knows_steps is False

@@ -184,7 +184,8 @@ def test_the_f1_of_the_paper() -> None:
 def test_only_labels_of_truth_need_a_task_that_knows_its_steps(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text("".join(f'{{"question": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(40)))
-    config = {"recipe": "qwen_prm", "task": {"name": "jsonl", "path": str(file)}}
+    task = {"name": "jsonl", "path": str(file)}
+    config = {"recipe": "qwen_prm", "task": task, "policies": {"generator": {"model": "a/model"}}}
     assert resolve([config]).recipe.needs == set()
     with pytest.raises(ConfigError, match="exact truth of each step"):
         resolve([config, {"options": {"labels": "truth"}}])

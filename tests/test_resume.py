@@ -56,7 +56,16 @@ TANGO = TINY | {
 GRPO = TINY | {
     "recipe": "grpo",
     "turns": 4,
-    "policies": {"generator": FAST | {"epochs": 2, "minibatches": 2, "objective": {"preset": "grpo", "kl_coef": 0.01}}},
+    "policies": {
+        "generator": FAST
+        | {
+            "epochs": 2,
+            "minibatches": 2,
+            "schedule": "cosine",
+            "warmup": 6,
+            "objective": {"preset": "grpo", "kl_coef": 0.01},
+        }
+    },
     "keep": {"checkpoint_every": 2, "rollouts_every": 1},
 }
 LORA = TINY | {

@@ -171,10 +171,10 @@ def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Pa
     bare = tmp_path / "bare.jsonl"
     bare.write_text("".join(f'{{"question": "{n} and {n}?", "answer": "{2 * n}"}}\n' for n in range(40)))
     task = {"task": {"name": "jsonl", "path": str(bare)}}
-    bound = TINY | {"recipe": "score"} | task
+    bound = TINY | {"recipe": "score", "policies": {"generator": {"model": "a/model"}}} | task
     with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
-        resolve([bound])
-    assert resolve([bound | {"options": {"formats": 0}}]).recipe.needs == set()
+        resolve([bound | {"options": {"formats": 1}}])
+    assert resolve([bound]).recipe.needs == set()
 
 
 @pytest.mark.parametrize("gib", [4.0, 1e-4], ids=["histories", "histories that leave"])

@@ -439,6 +439,6 @@ class Freezing(Still):
 
 def test_a_judge_behind_an_endpoint_is_not_overlapped() -> None:
     pytest.importorskip("ray")
-    judge = {"policies": {"verifier": {"model": "openai:http://127.0.0.1:9/v1#judge"}}}
+    judge = {"policies": {"verifier": {"model": "openai:http://127.0.0.1:9/v1#judge"}}, "dialect": "terse"}
     with pytest.raises(ConfigError, match="behind an endpoint"):
         resolve([{"recipe": "frozen"}, PLACED, judge])

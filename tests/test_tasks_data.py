@@ -416,6 +416,7 @@ def test_grades_are_those_of_mathematics_in_order(section: Section) -> None:
     items = [(problem, answer, ("a step",)) for problem, answer in zip(problems, answers, strict=True)]
     assert task.grade_all(items) == [Grade(True), Grade(False), Grade(True), Grade(False)]
     assert task.grade(*items[0]) == Grade(True)
+    assert task.max_tokens == 1024
     assert make_task({**section, "max_tokens": 99}).max_tokens == 99
 
 

@@ -195,7 +195,7 @@ def test_the_verifier_learns_after_the_last_round_alone() -> None:
 def test_a_task_without_worked_solutions_is_refused_unless_they_are_not_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text("".join(f'{{"question": "What is {n} + {n}?", "answer": "{2 * n}"}}\n' for n in range(60)))
-    task = {"task": {"name": "jsonl", "path": str(path)}}
+    task = {"task": {"name": "jsonl", "path": str(path)}, "policies": {"generator": {"model": "a/model"}}}
     with pytest.raises(ConfigError, match="needs worked solutions"):
         resolve([TINY | task, {"recipe": "v_star"}])
     assert resolve([TINY | task, {"recipe": "v_star", "options": {"demonstrations": False}}])

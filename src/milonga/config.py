@@ -18,7 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from milonga.errors import ConfigError, suggest_name
 
 Binding = Literal["own", "lora", "shared"]
+RateSchedule = Literal["constant", "linear", "cosine"]
 Share = Annotated[float, Field(ge=0, lt=1)]
+WARMUP = 5
+"""Default optimizer steps of warm-up, except for embedded models. AdamW's first steps have full length whatever the gradients
+are, since its means know one batch alone: a few short ones are enough, and cost a run of 30 turns two of them."""
 VLLM_TEMPERATURES = (0.01, 2.0)
 """Range of temperatures of vLLM. It raises lower ones to the first, saying so only in its log, and refuses higher ones."""
 EMBEDDED = "embedded"
@@ -101,7 +105,8 @@ class PolicySection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: float32 on a CPU, bfloat16 on a GPU except for models under 50M parameters."""
     chat: Literal["auto", "on", "off"] = "auto"
-    """Whether prompts go through the tokenizer's chat template; auto: where it has one."""
+    """Whether prompts go through the tokenizer's chat template. auto: where it has one, also that of a base model, which was
+    not trained in it: set off for such a model."""
     prompt: str | None = None
     """A file with the prompt of its agents, as a Jinja template; by default that of the role. See docs/prompts.md."""
     example: bool | None = None
@@ -111,6 +116,11 @@ class PolicySection(Section):
     """`preset` names an objective; any other key overrides one of its switches."""
     lr: float | None = Field(None, gt=0)
     """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
+    schedule: RateSchedule = "constant"
+    """Learning rate over the run: constant, or linear or cosine decay to 0 at its end, which `turns` or `budget` says."""
+    warmup: int | None = Field(None, ge=0)
+    """Optimizer steps of linear warm-up, also after a recipe has set the policy back. By default 0 for the embedded model and 5
+    for others."""
     betas: tuple[Share, Share] = (0.9, 0.95)
     """Betas of AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(1e-8, gt=0)
@@ -147,6 +157,13 @@ class PolicySection(Section):
         if is_embedded(self.model):
             return 5e-4 if self.lora else 1e-4
         return 2e-5 if self.lora else 1e-6
+
+    @property
+    def warmup_steps(self) -> int:
+        """Optimizer steps of warm-up: as given, or the default for the model."""
+        if self.warmup is not None:
+            return self.warmup
+        return 0 if is_embedded(self.model) else WARMUP
 
 
 class BatchSection(Section):

@@ -20,6 +20,7 @@ from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError, StalledError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.interrupts import delay_interrupts
+from milonga.objectives.rates import decay_factor
 from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
@@ -267,7 +268,11 @@ class Loop:
             signals += count_signals(train_batch)
             total += len(train_batch.rollouts)
             behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None
-            taught = replace(train_batch, stale_cap=self.config.staleness_cap) if behind else train_batch
+            taught = replace(
+                train_batch,
+                lr_scale=decay_factor(self.plan.policies[train_batch.policy].schedule, ctx.progress),
+                stale_cap=self.config.staleness_cap if behind else None,
+            )
             with ctx.timeline.measure("learn"):
                 report = self.engine.learn(taught)
             with ctx.timeline.measure("publish"):

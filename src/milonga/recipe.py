@@ -66,6 +66,8 @@ class Recipe(ABC):
     Options: ClassVar[type[RecipeOptions]] = RecipeOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Config values that this recipe starts from, below the user's own."""
+    embedded_defaults: ClassVar[Mapping[str, Any]] = {}
+    """The same for runs of embedded models alone, above `defaults`: their rates, warm-ups and the noise of their teachers."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """The only tasks it works with, where it must know how their problems are made. Empty: any task."""
     tools: ClassVar[bool] = False

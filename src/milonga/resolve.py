@@ -36,6 +36,7 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
 from milonga.tasks.base import ANSWERS, CAPABILITIES
+from milonga.tasks.data import DataTask
 from milonga.tasks.functions import Extractor, RewardFunction, load_extractor, load_rewards
 
 PATHS = ("path", "dev_path", "test_path", "questions")
@@ -89,7 +90,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
     recipe_class = find_recipe(str(raw["recipe"]))
-    config = parse_config(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
+    config = _parse_layers(recipe_class, raw)
     if config.sampling.sampler == "vllm":
         _require_vllm()
     if config.engine == "ray":
@@ -97,8 +98,13 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     options = _parse_options(recipe_class, config)
     acting = recipe_class.select_agents(options)
     agents = _bind_policies(recipe_class, acting, config)
+    is_model_named = any("model" in section.model_fields_set for section in config.policies.values())
+    is_dialect_named = config.dialect != "auto"
+    config = config.model_copy(update={"policies": _seat_models(config, recipe_class, agents)})
     config = _fill_defaults(_spread_learning_rate(config, raw, agents), recipe_class, acting, agents)
     _check_endpoints(config, recipe_class, agents, learns)
+    if learns and not is_dialect_named:
+        _refuse_embedded_beside_others(config.policies)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
@@ -116,6 +122,11 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         objectives[agent] = _set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
     _check_task(recipe, task, config)
+    if isinstance(task, DataTask) and not is_model_named:
+        raise ConfigError(
+            f"task '{task.name}' is written in words, which the embedded model cannot read: name a model with --generator "
+            "('embedded' for that one all the same)"
+        )
     if config.staleness:
         _refuse_overlap(config, recipe, policies)
     roles = recipe.roles(cast(Dialect, config.dialect))
@@ -123,6 +134,16 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     roles = roles if task.tool is None else adapt_roles_to_tool(roles, task.tool)
     rewards = load_rewards(config.rewards) if learns else ()
     return Plan(config, recipe, task, roles, agents, policies, rewards, load_extractor(config.extract))
+
+
+def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
+    """Parse the user's values on top of the recipe's. Those for embedded models count where all models are embedded, or were
+    exported from runs of such models."""
+    below = merge({"task": {"name": "chain"}}, recipe.defaults)
+    config = parse_config(merge(below, raw))
+    if any(find_dialect(section.model) != "terse" for section in config.policies.values()):
+        return config
+    return parse_config(merge(merge(below, recipe.embedded_defaults), raw))
 
 
 def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: Config) -> None:
@@ -260,6 +281,31 @@ def _bind_policies(recipe: type[Recipe], acting: Iterable[str], config: Config) 
     return names
 
 
+def _seat_models(config: Config, recipe: type[Recipe], agents: Mapping[str, str]) -> dict[str, PolicySection]:
+    """Find the section of each policy. Those without a model get the solving agent's, or else the lead agent's, unless that is
+    an embedded model, beside which the default is right, or behind an endpoint, where nothing can be trained."""
+    policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
+    first = [policies[agents[agent]].model for agent in (recipe.solving, recipe.lead) if agent in agents]
+    model = next((name for name in first if find_dialect(name) != "terse" and not is_endpoint(name)), None)
+    if model is None:
+        return policies
+    return {
+        name: section if "model" in section.model_fields_set else section.model_copy(update={"model": model})
+        for name, section in policies.items()
+    }
+
+
+def _refuse_embedded_beside_others(policies: Mapping[str, PolicySection]) -> None:
+    """Refuse a run in which an embedded model would have to read what other models write, or the other way round."""
+    terse = [name for name, section in policies.items() if find_dialect(section.model) == "terse"]
+    others = [name for name in policies if name not in terse]
+    if terse and others:
+        raise ConfigError(
+            f"policies.{terse[0]}.model is '{policies[terse[0]].model}', a miniature that does not speak the language of the "
+            f"{others[0]}'s: name another model for the {terse[0]}, or set dialect if one serves both"
+        )
+
+
 def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, type[Role]], agents: Mapping[str, str]) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
@@ -277,7 +323,7 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
             "kind": kinds[name],
             "adapter": start,
             "prompt": None if section.prompt is None else make_absolute(section.prompt),
-            "lr": _resolve_learning_rate(section),
+            **_resolve_rates(section),
             "endpoint": _resolve_endpoint(name, section),
         }
         policies[name] = section.model_copy(update=update)
@@ -325,12 +371,14 @@ def _resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) 
     return {name: p.model_copy(update={"model": model}) if p.model == EMBEDDED else p for name, p in policies.items()}
 
 
-def _resolve_learning_rate(section: PolicySection) -> float | None:
-    """The learning rate as given; for a model that was exported from a run, the default of the model that run started from."""
+def _resolve_rates(section: PolicySection) -> dict[str, float | None]:
+    """Learning rate and warm-up as given; for a model that was exported from a run, the defaults of the model that run started
+    from."""
     origin = find_origin(section.model)
-    if section.lr is not None or origin == section.model:
-        return section.lr
-    return section.model_copy(update={"model": origin}).learning_rate
+    if origin == section.model:
+        return {"lr": section.lr, "warmup": section.warmup}
+    start = section.model_copy(update={"model": origin})
+    return {"lr": start.learning_rate, "warmup": start.warmup_steps}
 
 
 def _make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -338,6 +338,8 @@ class TrainBatch:
     stale_cap: float | None = None
     """Cap on a token's importance weight, if older versions of the learner sampled the rows of a policy gradient. None if the
     current version sampled them."""
+    lr_scale: float = 1.0
+    """Factor of the policy's learning rate, by its schedule; the loop sets it. Warm-up comes on top."""
     sources: dict[str, float] = field(default_factory=dict)
     """Share of the credit that came from each source (`answers`, `steps`, an agent): the edges of the reward flow."""
     notes: dict[str, float] = field(default_factory=dict)

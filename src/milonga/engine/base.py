@@ -69,6 +69,8 @@ class LearnReport:
 
     loss: float = 0.0
     grad_norm: float = 0.0
+    lr: float | None = None
+    """Learning rate of the last optimizer step; None if there was none."""
     entropy: float | None = None
     """Mean entropy of the tokens that could move the weights. This field and the three below are None if there were none."""
     kl: float | None = None

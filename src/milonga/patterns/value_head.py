@@ -69,7 +69,8 @@ class Scoring(Recipe):
         "shared": Refused("the generator stays as it is while the verifier learns, so they cannot be the same weights"),
     }
     learns = {"verifier": ("value_bce", "value_mse")}
-    defaults = {"policies": {"verifier": {"objective": {"preset": "value_bce"}, "lr": 3e-4, "minibatches": 4}}}
+    defaults = {"policies": {"verifier": {"objective": {"preset": "value_bce"}, "lr": 1e-5, "minibatches": 4}}}
+    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}}
     Options = ScoringOptions
     options: Any
 

@@ -59,7 +59,8 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Held:
-    """Measured peak memory while one GPU learned from `tokens` tokens in one pass. Nothing is fitted to it."""
+    """Measured peak memory while one GPU learned from `tokens` tokens in one pass. Nothing is fitted to it. The learner of the
+    measurement also held the weights of its start in float32, as one that uses them would."""
 
     name: str
     shape: str
@@ -70,7 +71,8 @@ class Held:
 
     @property
     def predicted_bytes(self) -> float:
-        return sum_parts(memory.compute_pass_memory(SHAPES[self.shape], 1, self.tokens, recompute=False))
+        shape = SHAPES[self.shape]
+        return sum_parts(memory.compute_pass_memory(shape, 1, self.tokens, recompute=False)) + 4 * shape.parameters
 
 
 def _make_features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:

@@ -131,7 +131,7 @@ def _list_assumptions(plan: ClusterPlan) -> list[str]:
         f"solutions are log-normal, of mean {solution.mean:g} and spread {solution.spread:g}, cut at {solution.limit}; "
         f"verifications of mean {check.mean:g}, cut at {check.limit}, after prompts that hold the question, the solution and "
         f"{AROUND} tokens more",
-        "learners shard weights, gradients, moments and the start over their group, and gather them twice for each pass; "
+        "learners shard weights, gradients and moments over their group, and gather them twice for each pass; "
         f"{memory.KEPT:.0%} of the memory stays free",
         "an engine holds all weights over its GPUs (tensor parallel), with the kernels that were measured on one",
         "the engine 'ray' as it is does less: a sampler has one GPU, every policy has learners of its own, and sharded ones "
@@ -142,7 +142,7 @@ def _list_assumptions(plan: ClusterPlan) -> list[str]:
     ]
     if plan.offload:
         said.append(
-            f"moments and starts are on the host: moments come and go at every step, over {LINK_SHARE:.0%} of "
+            f"moments are on the host: they come and go at every step, over {LINK_SHARE:.0%} of "
             f"{gpu.host / 1e9:.0f} GB/s for each GPU; the host has room for them"
         )
     if any(shape.experts for shape in plan.shapes.values()):

@@ -2,8 +2,8 @@
 
 Invariant: what is refused here could not run: a sampler needs its weights and one longest row, a learner its state and the
 activations of one longest row. Counted as the local engine does it (engine/local/memory.py): float32 weights, gradients and two
-moments, the reference weights (the start of the run), a half-precision copy to compute with; a tenth of the memory stays free.
-With `offload` moments and start are on the host, and moments come for an optimizer step, when there are no activations.
+moments, a half-precision copy to compute with; a tenth of the memory stays free. With `offload` moments are on the host, and
+come for an optimizer step, when there are no activations. The recipes that are planned for compare with no reference weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PASS_SHARE = 0.25
 """Share of the memory for the activations of a pass, if one row does not need more."""
 MOST_PASS = 65536
 """Most tokens of a pass."""
-STATE = {"master weights": 4, "gradients": 4, "moments": 8, "start": 4}
+STATE = {"master weights": 4, "gradients": 4, "moments": 8}
 """Bytes for each parameter of a policy that learns, sharded over its learners."""
 MOST_ROWS = SamplingSection().rows
 """Most rows that an engine decodes side by side."""

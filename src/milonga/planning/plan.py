@@ -188,7 +188,7 @@ class Planner:
     near: bool
     """Learners and samplers of a split are in one node."""
     offload: bool = False
-    """Learners have moments and starts on the host (`policies.NAME.offload`)."""
+    """Learners have moments on the host (`policies.NAME.offload`)."""
     staleness: int = 0
     """For a split: turns by which rollouts may be ahead of learning."""
 

@@ -43,7 +43,7 @@ class SourceOptions(TaskOptions):
     """What to do about rows without a question or an answer that can be used: stop, or leave them out and say how many."""
     seed: int = 0
     """Keys the order of the problems."""
-    max_tokens: int = Field(512, ge=1)
+    max_tokens: int = Field(1024, ge=1)
     """Limit of a solution."""
 
     def make_parser(self) -> RowParser:

@@ -238,7 +238,7 @@ def plan(
         int, typer.Option(min=0, max=8, help="Turns by which sampling may be ahead of learning, on split GPUs.")
     ] = 1,
     offload: Annotated[
-        bool, typer.Option("--offload", help="Learners with `policies.NAME.offload`: moments and starts in host memory.")
+        bool, typer.Option("--offload", help="Learners with `policies.NAME.offload`: moments in host memory.")
     ] = False,
     turns: Annotated[
         int | None,

@@ -38,6 +38,10 @@ class DataParallel:
         """Gather a tensor that may be sharded over the workers."""
         return tensor
 
+    def cut_like(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """This worker's shard of a whole tensor, if `like` is sharded."""
+        return tensor
+
     def get_local_part(self, tensor: Tensor) -> Tensor:
         """This worker's shard of a tensor: the memory itself, no copy."""
         return tensor

@@ -356,11 +356,11 @@ class LocalEngine(Engine):
         chosen.codec.tokenizer.save_pretrained(folder)
 
     def checkpoint_bytes(self) -> int:
-        """Size of one checkpoint: live weights, two moments, and the other versions that are kept."""
+        """Size of one checkpoint: live weights, two moments, and the other versions, except the start."""
         total = 0
         for policy in self.policies.values():
             size = sum(p.numel() * p.element_size() for p in policy.parameters)
-            total += size * (3 + policy.section.optimism + len(policy.tags) - 1)
+            total += size * (3 + policy.section.optimism + sum(tag != "ref" for tag in policy.tags))
         return total
 
     def close(self) -> None:

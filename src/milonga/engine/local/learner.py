@@ -33,6 +33,7 @@ from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import WorkingWeights, make_working_weights
 from milonga.engine.local.policy import Policy
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, compute_loss, compute_value_loss, truncated_weights
+from milonga.objectives.rates import warm_up_factor
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Parsed, Problem, Rollout, TrainBatch
@@ -192,6 +193,8 @@ class _Update:
         self.ready: WorkingWeights | None = None
         """Working weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
+        self.steps_before = 0
+        """Optimizer steps before this update; counted only where they matter, for the warm-up."""
         self.report = LearnReport()
         self.norms: list[float] = []
 
@@ -217,6 +220,7 @@ class _Update:
         if self.policy.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.policy.activate()
+        self.steps_before = self.policy.count_steps() if section.warmup_steps else 0
         self.policy.optimizer.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
         for epoch in range(section.epochs):
             for number, rows in enumerate(self._split_minibatches(epoch)):
@@ -260,13 +264,20 @@ class _Update:
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if moving:
+            self.report.lr = self._compute_rate()
             with self.policy.moments_on_device():
-                self.policy.optimizer.step()
+                self.policy.step_optimizer(self.report.lr)
                 self.policy.gradients = gradients
             self.report.steps += 1
         self.policy.optimizer.zero_grad(set_to_none=True)
         self.norms.append(norm)
         return True
+
+    def _compute_rate(self) -> float:
+        """The learning rate of the next optimizer step."""
+        section = self.policy.section
+        warm = warm_up_factor(self.steps_before + self.report.steps, section.warmup_steps)
+        return section.learning_rate * self.train_batch.lr_scale * warm
 
     def _select_own_rows(self, rows: list[int]) -> list[int]:
         units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None

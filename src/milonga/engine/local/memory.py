@@ -30,15 +30,15 @@ GIB = 2**30
 
 
 def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied: bool = True) -> int:
-    """Least bytes of one policy on a CUDA device, learning or not: its float32 weights, its start (with LoRA these are small,
-    and the base may be there already), an average if it keeps one, and, if `copied`, a copy to sample with (vLLM has its own,
-    in what is lent to it). With `offload` start and average are on the host."""
+    """Least bytes of one policy on a CUDA device, learning or not: its float32 weights (with LoRA the base, which may be there
+    already), an average if it keeps one, and, if `copied`, a copy to sample with (vLLM has its own, in what is lent to it).
+    With `offload` the average is on the host. The start comes on top where something uses it: 2 bytes for most models."""
     count = sum(p.numel() for p in model.parameters())
     copied &= section.kind != "scalar"
     sampling = choose_compute_dtype(section, count, "cuda").itemsize if copied else 0
     if section.lora is not None:
         return count * (sampling + (0 if shared else 4))
-    versions = 1 if section.offload else 2 + (section.ema is not None)
+    versions = 1 + (section.ema is not None and not section.offload)
     return count * (sampling + 4 * versions)
 
 

@@ -5,6 +5,9 @@ LoRA. To score under another version, the parameters point to it for a moment. O
 averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base, and
 the start of one that begins from a saved adapter is that adapter.
 
+The start of whole weights, `ref`, takes memory only from when it is first asked for, and half of it if bfloat16 holds the same
+numbers. If the live weights have moved by then, it is read again from the model's files.
+
 With `offload` the other versions, the optimizer's moments and kept gradients are in host memory, except while they are used.
 Invariant: code that computes with them fetches them first (`at`, `near`, `stepping`).
 """
@@ -23,7 +26,7 @@ from milonga.config import PolicySection
 from milonga.engine.local import offload
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.data_parallel import DataParallel
-from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids
+from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, load_model
 from milonga.errors import UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
 
@@ -66,7 +69,10 @@ class Policy:
         self.optimizer = self.make_optimizer()
         self.gradients: list[Tensor] | None = None
         """Gradients of the last step, before extrapolation; only with `optimism` (OGDA)."""
-        self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
+        self.is_at_start = True
+        """Whether the live weights are still those of the start."""
+        self.tags: dict[str, list[Tensor]] = {"ref": self.clone()} if adapter else {}
+        """The other versions that are in memory."""
         if section.ema is not None:
             self.tags["ema"] = self.clone()
         self.compute_dtype = choose_compute_dtype(section, sum(p.numel() for p in self.causal.parameters()), self.device.type)
@@ -122,6 +128,17 @@ class Policy:
             self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
         )
 
+    def count_steps(self) -> int:
+        """Count the optimizer steps since the optimizer was made, by its own counters: a checkpoint has them."""
+        return max((int(state["step"]) for state in self.optimizer.state.values()), default=0)
+
+    def step_optimizer(self, lr: float) -> None:
+        """Take an optimizer step at this learning rate."""
+        self.is_at_start = False
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
     def run_pass(self, compute: Callable[..., Any], *args: Any) -> Any:
         """Run `compute(policy, *args)` as a pass in which all weights are available, gathered if they are sharded."""
         return compute(self, *args) if self.shell is None else self.shell(compute, *args)
@@ -171,8 +188,9 @@ class Policy:
         return tensor
 
     def fetch_to_device(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """Fetch a tensor that may be on the host to the device of `like`, which has the same shape."""
-        if not self.section.offload:
+        """Fetch a tensor that may be on the host, or in half precision, to the device and type of `like`, which has the same
+        shape."""
+        if not self.section.offload and tensor.dtype == like.dtype:
             return tensor
         found = torch.empty_like(like)
         self.parallel.get_local_part(found).copy_(self.parallel.get_local_part(tensor), non_blocking=True)
@@ -206,9 +224,32 @@ class Policy:
         return [t for module in (self.model, *heads) for t in (*module.parameters(), *module.buffers())]
 
     def get_tag(self, tag: str) -> list[Tensor]:
+        if tag == "ref" and tag not in self.tags:
+            self.tags[tag] = [self.store_tensor(self._shrink_tensor(tensor)) for tensor in self._find_start()]
         if tag not in self.tags:
-            raise UserError(f"policy '{self.name}' has no version '{tag}': {suggest_name(tag, ['live', *self.tags])}")
+            raise UserError(f"policy '{self.name}' has no version '{tag}': {suggest_name(tag, ['live', 'ref', *self.tags])}")
         return self.tags[tag]
+
+    def _find_start(self) -> list[Tensor]:
+        """The weights of the start, not to be written to: an adapter's are kept; whole ones are the live ones, until these
+        move."""
+        if self.adapter:
+            return self.tags["ref"]
+        return [p.detach() for p in self.parameters] if self.is_at_start else self._read_start()
+
+    def _shrink_tensor(self, tensor: Tensor) -> Tensor:
+        """A copy in bfloat16 if that has the same numbers, as in models that were published in it; else an exact copy."""
+        half, whole = tensor.to(torch.bfloat16), self.parallel.get_local_part(tensor)
+        is_exact = torch.equal(self.parallel.get_local_part(half).to(whole.dtype), whole)
+        return half if is_exact else tensor.clone()
+
+    def _read_start(self) -> list[Tensor]:
+        """Read the start of whole weights again from the model's files; a value head began at zero."""
+        found = {name: parameter.detach() for name, parameter in load_model(self.section.model).named_parameters()}
+        start = [found[n] if n in found else torch.zeros(p.shape) for n, p in zip(self.names, self.parameters, strict=True)]
+        if self.start not in ("", self._hash_start(start)):
+            raise UserError(f"policy '{self.name}': '{self.section.model}' has changed since the run began; put it back")
+        return [self.parallel.cut_like(tensor, p.detach()) for tensor, p in zip(start, self.parameters, strict=True)]
 
     @contextmanager
     def use_version(self, tag: str) -> Iterator[None]:
@@ -222,7 +263,7 @@ class Policy:
             others = [self.fetch_to_device(tensor, p.detach()) for tensor, p in zip(others, self.parameters, strict=True)]
         # Shards are gathered from the memory they lie in: pointing elsewhere would not be noticed.
         live = [p.data for p in self.parameters] if self.shell is None else self.clone()
-        put = self._point_to if self.shell is None else self.assign
+        put = self._point_to if self.shell is None else self._copy_from
         try:
             put(others)
             with torch.no_grad():
@@ -234,8 +275,13 @@ class Policy:
         for parameter, other in zip(self.parameters, tensors, strict=True):
             parameter.data = other
 
-    @torch.no_grad()
     def assign(self, tensors: list[Tensor]) -> None:
+        """Set the live weights."""
+        self.is_at_start = False
+        self._copy_from(tensors)
+
+    @torch.no_grad()
+    def _copy_from(self, tensors: list[Tensor]) -> None:
         for parameter, other in zip(self.parameters, tensors, strict=True):
             self.parallel.get_local_part(parameter).copy_(self.parallel.get_local_part(other))
 
@@ -268,11 +314,14 @@ class Policy:
     def fingerprint(self) -> str:
         """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed."""
         if not self.start:
-            frozen = {n: p.detach() for n, p in self.causal.named_parameters() if self.adapter and "lora_" not in n}
-            tensors = frozen | dict(zip(self.names, self.tags["ref"], strict=True))
-            sums = [f"{n}:{bits}" for n, bits in zip(tensors, compute_bit_sums(tensors.values()), strict=True)]
-            self.start = hashlib.blake2b("\n".join(sums).encode(), digest_size=8).hexdigest()
+            self.start = self._hash_start(self._find_start())
         return self.start
+
+    def _hash_start(self, start: list[Tensor]) -> str:
+        frozen = {n: p.detach() for n, p in self.causal.named_parameters() if self.adapter and "lora_" not in n}
+        tensors = frozen | dict(zip(self.names, start, strict=True))
+        sums = [f"{n}:{bits}" for n, bits in zip(tensors, compute_bit_sums(tensors.values()), strict=True)]
+        return hashlib.blake2b("\n".join(sums).encode(), digest_size=8).hexdigest()
 
     def flops(self, tokens: int, attended: float) -> float:
         """Floating-point operations of a forward pass: two per multiplied parameter and token, and attention over `attended`

@@ -188,8 +188,8 @@ def refuse_transfer(
 
 
 def _learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:
-    """Weights, gradients, two moments, the start and the average in float32, in shards; what is gathered, a copy to compute or
-    sample with, and the activations of one pass. With `offload` on a GPU the most of it that is there at once: in a pass, in a
+    """Weights, gradients, two moments and the average in float32, in shards; what is gathered, a copy to compute or sample
+    with, and the activations of one pass. With `offload` on a GPU the most of it that is there at once: in a pass, in a
     step, or to sample."""
     dtype, count = choose_compute_dtype(section, size.total, device), placement.learners
     version = 4 * size.trained // count
@@ -211,8 +211,9 @@ def _learner_bytes(section: PolicySection, size: Size, placement: PlacementSecti
 
 
 def _count_offloaded_versions(section: PolicySection) -> int:
-    """Versions of the weights that are only now and then computed with: the start, the average, the last gradients."""
-    return 1 + (section.ema is not None) + section.optimism
+    """Versions of the weights that are only now and then computed with: the average, the last gradients. The start comes on top
+    where something uses it."""
+    return (section.ema is not None) + section.optimism
 
 
 def _is_offloaded(section: PolicySection, device: str) -> bool:
@@ -227,11 +228,10 @@ def _offloaded_bytes(section: PolicySection, size: Size, placement: PlacementSec
 
 
 def _sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
-    """The base or the weights in float32, their start unless it is on the host, and a copy to sample with. Caches take what is
-    left."""
+    """The weights, or the base with its adapters, in float32, and a copy to sample with. Caches take what is left."""
     dtype = choose_compute_dtype(sections[0], sizes[0].total, device)
-    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not _is_offloaded(section, device))
-    held = 4 * sizes[0].total + 4 * starts
+    adapters = sum(size.trained for section, size in zip(sections, sizes, strict=True) if section.lora is not None)
+    held = 4 * (sizes[0].total + adapters)
     if vllm is not None:
         return held + dtype.itemsize * sizes[0].total + (int(vllm.cpu_cache_gib * GIB) if device == "cpu" else 0)
     return held + (len(sizes) * dtype.itemsize * sizes[0].total if device == "cuda" else 0)

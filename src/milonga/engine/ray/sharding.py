@@ -74,6 +74,9 @@ class GroupDataParallel(DataParallel):
             return torch.cat(parts).to(tensor.device)
         return tensor.full_tensor()
 
+    def cut_like(self, tensor: Tensor, like: Tensor) -> Tensor:
+        return shard_like(tensor, like)
+
     @torch.no_grad()
     def get_local_part(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -41,7 +41,7 @@ class ApoOptions(RecipeOptions):
     """c_h: weight of the term of human pairs."""
     own_weight: float = Field(0.1, ge=0)
     """c_a: weight of the term of gold against own answers. With a large one the reward model forgets the human pairs."""
-    flip: float = Field(0.15, ge=0, le=0.5)
+    flip: float = Field(0.0, ge=0, le=0.5)
     """Share of the human pairs that prefer the wrong solution."""
     weak: Weak = "first"
     """Where the rejected solutions of the human pairs go wrong: in the first step only, or anywhere. A reward model trained on
@@ -72,10 +72,11 @@ class Apo(Recipe):
     defaults = {
         "policies": {
             "generator": {"objective": {"preset": "cross_entropy"}},
-            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 3e-4},
+            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 1e-5},
         },
         "batch": {"rollouts": 4},
     }
+    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"flip": 0.15}}
     Options = ApoOptions
     options: ApoOptions
 

@@ -84,7 +84,7 @@ class Aprm(Scoring):
     defaults = {
         "policies": {
             "corruptor": {"objective": HELD | {"kl": "k2"}, "optimism": True},
-            "verifier": {"objective": HELD | {"preset": "value_bce"}, "optimism": True, "lr": 3e-4, "minibatches": 4},
+            "verifier": {"objective": HELD | {"preset": "value_bce"}, "optimism": True, "lr": 1e-5, "minibatches": 4},
         }
     }
     Options = AprmOptions

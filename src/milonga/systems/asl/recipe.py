@@ -39,7 +39,7 @@ Verdicts = Mapping[str, list[bool]]
 
 
 class AslOptions(RecipeOptions):
-    formats: int = Field(30, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher as all three agents; the embedded model does not know the proposer's format."""
     n_proposer: int = Field(3, ge=1)
     """Turns of the proposer in a cycle."""
@@ -92,6 +92,7 @@ class Asl(Recipe):
     Options = AslOptions
     options: AslOptions
     defaults = {"binding": "shared"}
+    embedded_defaults = {"options": {"formats": 30}}
     measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "proposer/claim_right")
 
     def schedule(self) -> Schedule:

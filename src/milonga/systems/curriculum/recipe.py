@@ -34,7 +34,7 @@ class CurriculumOptions(TangoOptions):
     choose: Literal["learned", "fixed", "easy_to_hard"] = "learned"
     """How levels are chosen: by the proposer; uniformly at random; or by a hand-made schedule from easy to hard, with an equal
     share of the run for each level."""
-    formats: int = Field(12, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns in which the proposer imitates uniform choices in its format, before anything else."""
     explore: float = Field(0.1, ge=0, lt=1)
     """Share of the problems whose level is drawn uniformly, whatever the proposer says."""
@@ -51,7 +51,7 @@ class Curriculum(Tango):
     overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions
-    defaults = {"policies": {"proposer": {"lr": 5e-4}}}
+    embedded_defaults = {"policies": {"proposer": {"lr": 5e-4}}, "options": {"formats": 12}}
     measures = ("chosen_level", "chosen_spread", "readable_choices", "hardest_accuracy", "easiest_accuracy")
 
     def __init__(self, *given: Any) -> None:

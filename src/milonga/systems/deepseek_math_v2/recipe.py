@@ -44,7 +44,7 @@ from milonga.types import Rollout, Rollouts, TrainBatch
 
 
 class DeepSeekMathV2Options(RecipeOptions):
-    formats: int = Field(140, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns in which one model imitates a noisy teacher as all three agents, before anything is rewarded."""
     n_score: int = Field(10, ge=1)
     """Verifier turns with R_score only."""
@@ -93,13 +93,14 @@ class DeepSeekMathV2(Recipe):
     bindings = {
         "own": ALLOWED,
         "lora": ALLOWED,
-        "shared": Refused(
-            "the verifier that pays a generator stands still meanwhile; with one set of weights it would move along"
-        ),
+        "shared": Refused("the verifier that pays a generator stands still meanwhile; one set of weights would move along"),
     }
     Options = DeepSeekMathV2Options
     options: DeepSeekMathV2Options
-    defaults = {"policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}}}
+    embedded_defaults = {
+        "policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}},
+        "options": {"formats": 140},
+    }
     needs = {STEPS}
     measures = AUDITED
 

@@ -99,7 +99,8 @@ class Gar(Recipe):
     options: GarOptions
     measures = tuple(slice_metrics(Rollouts([])))
     # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
-    defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
+    defaults = {"policies": {"verifier": {"objective": {"advantage": "centre"}}}}
+    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}}
 
     @property
     def needs(self) -> Set[Capability]:

@@ -36,7 +36,7 @@ class GenrmOptions(RecipeOptions):
     """Who writes the checks to learn from: a teacher who computes each step again, or the verifier itself."""
     per_solution: int = Field(1, ge=1)
     """Checks written for each solution."""
-    corrupt: float = Field(0.1, ge=0, le=1)
+    corrupt: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's checks in which the verdict on one step is flipped, and the final verdict with it."""
     consistent: bool = False
     """Whether a check must be right about every step to be kept, not only about the answer; needs exact steps."""
@@ -57,7 +57,8 @@ class Genrm(Recipe):
     lead = "verifier"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}
-    defaults = {"policies": {"verifier": {"objective": {"preset": "cross_entropy"}, "lr": 3e-4}}}
+    defaults = {"policies": {"verifier": {"objective": {"preset": "cross_entropy"}, "lr": 1e-5}}}
+    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"corrupt": 0.1}}
     Options = GenrmOptions
     options: GenrmOptions
 

@@ -31,11 +31,11 @@ AGENTS = ("generator", "partner")
 
 
 class MaporlOptions(RecipeOptions):
-    formats: int = Field(12, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher in every turn of a debate, before RL; 0 for models that can already debate."""
     format_lines: int = Field(64, ge=2)
     """Examples of each agent in each of them."""
-    noise: float = Field(0.3, ge=0, le=1)
+    noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     talk: int = Field(3, ge=2)
     """Turns of a debate."""
@@ -73,6 +73,7 @@ class Maporl(Recipe):
     agents = dict.fromkeys(AGENTS, Debater)
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
+    embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
     Options = MaporlOptions
     options: MaporlOptions
     measures = tuple(f"team/{what}" for what in (*CHANGES, "disagreement"))

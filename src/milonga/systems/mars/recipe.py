@@ -32,15 +32,15 @@ AGENTS = (PLANNER, READER)
 
 
 class MarsOptions(RecipeOptions):
-    formats: int = Field(16, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher as both agents, before RL; 0 for models that know the format."""
     format_lines: int = Field(64, ge=2)
     """Demonstrated requests in each of them, and as many solutions."""
     format_notes: int = Field(256, ge=2)
     """Requests in each of them with demonstrated notes; learning to read takes more examples than learning to ask."""
-    noise: float = Field(0.3, ge=0, le=1)
+    noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
-    slip: float = Field(0.2, ge=0, le=1)
+    slip: float = Field(0.0, ge=0, le=1)
     """Share of its notes with a letter lost."""
     calls: int = Field(1, ge=1)
     """How often a planner may ask for documents."""
@@ -73,6 +73,7 @@ class Mars(Recipe):
     Options = MarsOptions
     options: MarsOptions
     defaults = {"binding": "shared", "task": {"name": "haystack"}}
+    embedded_defaults = {"options": {"formats": 16, "noise": 0.3, "slip": 0.2}}
     measures = (
         *(f"generator/{what}" for what in ("accuracy", "sound_accuracy", "calls", "no_call", "blank_accuracy")),
         *(f"reader/{what}" for what in ("exact", "ignores_purpose")),

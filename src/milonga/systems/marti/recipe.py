@@ -45,11 +45,11 @@ VOTERS = 8
 class MartiOptions(RecipeOptions):
     workflow: Literal["chain", "debate", "mixture"] = "chain"
     """chain: generator, verifier, refiner. debate: generator and partner. mixture: generator, partner, aggregator."""
-    formats: int = Field(12, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher as the agents that read others, before RL; 0 for models that know the format."""
     format_lines: int = Field(64, ge=2)
     """Examples of each such agent in each of them."""
-    noise: float = Field(0.3, ge=0, le=1)
+    noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     critiques: int = Field(2, ge=1)
     """Chain: critiques of each solution, each of which is refined once."""
@@ -94,6 +94,7 @@ class Marti(Recipe):
     agents = Refining.agents | Mixing.agents
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
+    embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
     Options = MartiOptions
     options: MartiOptions
     measures = (*(f"team/{what}" for what in (*CHANGES, "outcome", "vote", "over_vote")), "critic/names_answer")

@@ -30,7 +30,7 @@ Scores = dict[str, list[float]]
 
 
 class MultiAgentEvolveOptions(RecipeOptions):
-    formats: int = Field(40, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher as all agents; the embedded model can neither ask nor judge a question."""
     gate: float = Field(0.7, ge=0, le=1)
     """Mean judgement from which on a question enters the pool; 0 lets everything in."""
@@ -66,6 +66,7 @@ class MultiAgentEvolve(Recipe):
     Options = MultiAgentEvolveOptions
     options: MultiAgentEvolveOptions
     defaults = {"binding": "shared"}
+    embedded_defaults = {"options": {"formats": 40}}
     measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "pool/malformed", "pool/size")
 
     def schedule(self) -> Schedule:

@@ -38,7 +38,7 @@ FORMAT = "format"
 
 
 class RlpOptions(RecipeOptions):
-    format_turns: int = Field(20, ge=0)
+    format_turns: int = Field(0, ge=0)
     """Turns of imitation before the first thought is rewarded: a model that never uses the tags learns nothing by thinking."""
     format_lines: int = Field(64, ge=1)
     """Lines in each of them."""
@@ -74,6 +74,7 @@ class Rlp(Recipe):
         "binding": "shared",
         "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}, "ema": 0.999}},
     }
+    embedded_defaults = {"options": {"format_turns": 20}}
     Options = RlpOptions
     options: RlpOptions
     measures = (

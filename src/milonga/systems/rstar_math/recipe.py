@@ -89,11 +89,12 @@ class RstarMath(Recipe):
     measures = ("search/accuracy", "search/reached")
     defaults = {
         "policies": {
-            "generator": {"objective": {"preset": "cross_entropy"}, "lr": 2e-4, "epochs": 2, "minibatches": 4},
-            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 2e-4, "minibatches": 8},
+            "generator": {"objective": {"preset": "cross_entropy"}, "lr": 1e-5, "epochs": 2, "minibatches": 4},
+            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 1e-5, "minibatches": 8},
         },
         "batch": {"rollouts": 16},
     }
+    embedded_defaults = {"policies": {"generator": {"lr": 2e-4}, "verifier": {"lr": 2e-4}}}
     Options = RstarMathOptions
     options: RstarMathOptions
 

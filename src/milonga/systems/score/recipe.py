@@ -37,11 +37,11 @@ BASE = "base"
 
 
 class ScoreOptions(RecipeOptions):
-    formats: int = Field(12, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher in both turns, before anything is rewarded; 0 for models that can talk."""
     format_lines: int = Field(64, ge=2)
     """Examples in each of them: half are first solutions, half second ones behind the model's own first."""
-    noise: float = Field(0.3, ge=0, le=1)
+    noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     stage1: int = Field(20, ge=0)
     """Turns of stage I; what is left of the run is stage II."""
@@ -71,7 +71,8 @@ class Score(Recipe):
     agents = {"generator": Corrector}
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
-    defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}}
+    defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}, "turns": 40}
+    embedded_defaults = {"options": {"formats": 12, "noise": 0.3}, "turns": 52}
     Options = ScoreOptions
     options: ScoreOptions
     measures = tuple(f"generator/{what}" for what in CHANGES)

@@ -34,7 +34,7 @@ MEASURED = 64
 class SelfRewardingOptions(RecipeOptions):
     seed_turns: int = Field(12, ge=1)
     """Turns that teach the model to grade, before the first round."""
-    seed_noise: float = Field(0.15, ge=0, le=1)
+    seed_noise: float = Field(0.0, ge=0, le=1)
     """Share of the seed's grades that are given at random."""
     round_turns: int = Field(4, ge=1)
     """Turns of a round. N turns are N / round_turns rounds; the paper has two."""
@@ -69,6 +69,7 @@ class SelfRewarding(Recipe):
         "policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BEFORE}}},
         "batch": {"rollouts": 4},
     }
+    embedded_defaults = {"options": {"seed_noise": 0.15}}
     Options = SelfRewardingOptions
     options: SelfRewardingOptions
 

@@ -47,11 +47,11 @@ SAMPLES = 4
 
 
 class SelfTaughtEvaluatorsOptions(RecipeOptions):
-    seed_turns: int = Field(12, ge=0)
+    seed_turns: int = Field(0, ge=0)
     """Turns that teach the seed to judge pairs, before anything else; 0 for models that can."""
-    seed_noise: float = Field(0.15, ge=0, le=1)
+    seed_noise: float = Field(0.0, ge=0, le=1)
     """Share of the seed's examples with the wrong verdict."""
-    seed_first: float = Field(0.6, ge=0, le=1)
+    seed_first: float = Field(0.5, ge=0, le=1)
     """Share of them whose better solution is the first: more than half gives the seed a bias for that place."""
     iters: int = Field(3, ge=1)
     """Iterations. What is left of the run after them is the final stage, by DPO."""
@@ -98,7 +98,12 @@ class SelfTaughtEvaluators(Recipe):
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",)}
-    defaults = {"policies": {"judge": {"objective": {"preset": "dpo", "nll_coef": 1.5, "kl_from": PREFER}, "lr": 3e-4}}}
+    defaults = {"policies": {"judge": {"objective": {"preset": "dpo", "nll_coef": 1.5, "kl_from": PREFER}}}}
+    embedded_defaults = {
+        "policies": {"judge": {"lr": 3e-4}},
+        "options": {"seed_turns": 12, "seed_noise": 0.15, "seed_first": 0.6},
+        "turns": 42,
+    }
     Options = SelfTaughtEvaluatorsOptions
     options: SelfTaughtEvaluatorsOptions
     measures = tuple(f"judge/{what}" for what in ("pair_accuracy", "consistency", "first_rate", "unreadable", "built_accuracy"))

@@ -46,8 +46,9 @@ class Sft(Recipe):
     }
     learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
     defaults = {
-        "policies": {agent: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for agent in ("generator", "verifier")},
+        "policies": {agent: {"objective": {"preset": "cross_entropy"}, "lr": 1e-5} for agent in ("generator", "verifier")},
     }
+    embedded_defaults = {"policies": {agent: {"lr": 2e-4} for agent in ("generator", "verifier")}}
     Options = SftOptions
     options: SftOptions
 

@@ -47,11 +47,11 @@ BASE = "base"
 
 
 class SweetRlOptions(RecipeOptions):
-    formats: int = Field(12, ge=0)
+    formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher who asks blindly, before anything is rewarded; 0 for models that can talk."""
     format_lines: int = Field(64, ge=1)
     """Dialogues in each of them."""
-    noise: float = Field(0.1, ge=0, le=1)
+    noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     hidden: int = Field(2, ge=1)
     """Parts of a problem that are kept back at first."""
@@ -101,11 +101,15 @@ class SweetRl(Recipe):
     learns = {"generator": ("dpo",), "critic": ("dpo",)}
     defaults = {
         "policies": {
-            # With the paper's 0.1 and 0.01 the miniature forgot how to talk, however right the pairs were.
-            "generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BASE}},
+            "generator": {"objective": {"preset": "dpo", "nll_coef": 0.01, "kl_from": BASE}},
             "critic": {"objective": {"preset": "dpo", "kl_from": BASE}, "epochs": 4},
         },
         "batch": {"rollouts": 3},
+    }
+    embedded_defaults = {
+        # With the paper's 0.1 and 0.01 the miniature forgot how to talk, however right the pairs were.
+        "policies": {"generator": {"objective": {"beta": 1.0, "nll_coef": 1.0}}},
+        "options": {"formats": 12, "noise": 0.1},
     }
     Options = SweetRlOptions
     options: SweetRlOptions

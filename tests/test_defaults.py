@@ -1,0 +1,143 @@
+"""Defaults that fit the model: rates, warm-ups and noise of the miniature belong to embedded models alone; a default run
+reaches all stages of its recipe; a model that is named for one agent is seated everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_helpers import model_folder
+from milonga.errors import ConfigError
+from milonga.recipe import ALLOWED
+from milonga.resolve import Plan, resolve
+from milonga.runfolder.note import Note
+from milonga.schedule import Cursor
+from milonga.systems.index import RECIPES
+
+ENDPOINT = "openai:http://127.0.0.1:9/v1#judge"
+TASKS = {
+    "absolute_zero": "code",
+    "cure": "code",
+    "mars": "haystack",
+    "search_self_play": "search",
+    "self_play_swe": "bugs",
+    "tango_code": "code",
+}
+"""Recipes that do not work with the default task."""
+BOUND = [
+    (name, binding) for name in RECIPES for binding, permission in RECIPES.get(name).bindings.items() if permission == ALLOWED
+]
+"""Each recipe with each binding that it allows."""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that is not embedded."""
+    return model_folder(tmp_path_factory.mktemp("models"))
+
+
+def plan(recipe: str, model: str | None = None, **settings: Any) -> Plan:
+    """The plan of a default run. A model is named for the solving agent alone, or for the one policy that all share."""
+    found = RECIPES.get(recipe)
+    binding = settings.get("binding", found.defaults.get("binding"))
+    named = found.lead if binding == "shared" else found.solving
+    models = {} if model is None else {"policies": {named: {"model": model}}}
+    return resolve([{"recipe": recipe, "task": TASKS.get(recipe, "chain")}, models, settings])
+
+
+def reached_phases(p: Plan) -> set[int]:
+    """Numbers of the phases that have a turn before the lead agent has had all its own. Conditions never hold: a phase with one
+    takes all the turns that it may."""
+    schedule, cursor, led = p.recipe.schedule(), Cursor(), 0
+    reached: set[int] = set()
+    while led < p.config.turns:
+        cursor = schedule.advance(cursor, [{}] * cursor.done)
+        phase = schedule.get_phase(cursor.phase)
+        assert phase is not None
+        reached.add(cursor.phase)
+        led += phase.learner == p.recipe.lead
+        cursor = Cursor(cursor.phase, cursor.done + 1)
+    return reached
+
+
+@pytest.mark.parametrize("kind", ["embedded", "real"])
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_a_default_run_reaches_every_phase(recipe: str, kind: str, real: str) -> None:
+    p = plan(recipe, real if kind == "real" else None)
+    schedule = p.recipe.schedule()
+    wanted = {number for number, phase in enumerate(schedule.intro + schedule.cycle) if phase.turns != 0}
+    assert wanted <= reached_phases(p)
+
+
+@pytest.mark.parametrize(("recipe", "binding"), BOUND)
+def test_no_other_model_learns_at_the_rates_of_the_miniature(recipe: str, binding: str, real: str) -> None:
+    p = plan(recipe, real, binding=binding)
+    assert all(section.model == real and section.learning_rate <= 5e-5 for section in p.policies.values())
+    assert all(section.warmup_steps == 5 for section in p.policies.values())
+
+
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_no_other_model_imitates_a_flawed_teacher(recipe: str, real: str) -> None:
+    spoilt = {"noise", "seed_noise", "slip", "flip", "corrupt"} - ({"noise"} if recipe == "search_self_play" else set())
+    options = plan(recipe, real).config.options
+    assert {name: options[name] for name in spoilt & options.keys() if options[name]} == {}
+
+
+def test_embedded_models_keep_their_own() -> None:
+    p = plan("score")
+    assert (p.config.options["formats"], p.config.options["noise"], p.config.turns) == (12, 0.3, 52)
+    assert plan("rstar_math").policies["verifier"].lr == 2e-4 and plan("sft").policies["generator"].lr == 2e-4
+    assert plan("score", turns=7, options={"noise": 0.5}).config.turns == 7, "the user's own win"
+    assert all(section.warmup_steps == 0 for section in p.policies.values())
+
+
+def test_a_model_exported_from_an_embedded_one_has_its_defaults(tmp_path: Path) -> None:
+    Note(("generator",), "terse", "embedded", "grpo", "chain", 3).write(tmp_path)
+    p = plan("genrm", str(tmp_path))
+    assert p.config.options["corrupt"] == 0.1 and p.policies["verifier"].lr == 3e-4
+    assert (p.policies["generator"].learning_rate, p.policies["generator"].warmup_steps) == (1e-4, 0)
+    assert p.policies["verifier"].model == "embedded", "beside a miniature the embedded model is right"
+
+
+@pytest.mark.parametrize("recipe", ["tango", "marti", "v_star", "self_taught_evaluators"])
+def test_a_resolved_config_of_another_model_resolves_to_itself(recipe: str, real: str) -> None:
+    config = plan(recipe, real).config
+    assert resolve([config.model_dump(mode="json", exclude_none=True)]).config == config
+
+
+# Who gets which model.
+
+
+def test_the_generators_model_is_seated_everywhere_else_it_was_named(real: str) -> None:
+    assert {name: section.model for name, section in plan("marti", real).policies.items()} == dict.fromkeys(
+        ("generator", "verifier", "refiner"), real
+    )
+    both = plan("tango", real, policies={"verifier": {"model": "a/verifier", "lr": 2e-6}}).policies
+    assert (both["generator"].model, both["verifier"].model) == (real, "a/verifier")
+    lead = resolve([{"recipe": "verifier_only", "policies": {"verifier": {"model": real}}}])
+    assert lead.policies["generator"].model == real
+    judge = plan("frozen", real, policies={"verifier": {"model": ENDPOINT}}).policies
+    assert (judge["generator"].model, judge["verifier"].model) == (real, ENDPOINT)
+
+
+def test_an_embedded_model_beside_another_is_refused(real: str) -> None:
+    with pytest.raises(ConfigError, match=r"policies\.generator\.model is 'embedded', a miniature.* name another model"):
+        resolve([{"recipe": "frozen", "policies": {"verifier": {"model": ENDPOINT}}}])
+    with pytest.raises(ConfigError, match=r"policies\.verifier\.model is 'embedded', a miniature"):
+        plan("verifier_only", ENDPOINT)
+    with pytest.raises(ConfigError, match=r"policies\.verifier\.model is 'embedded/base', a miniature"):
+        plan("tango", real, policies={"verifier": {"model": "embedded/base"}})
+    known = plan("frozen", policies={"verifier": {"model": ENDPOINT}}, dialect="terse")
+    assert known.policies["generator"].model == "embedded", "whoever names the dialect knows what the server speaks"
+
+
+def test_problems_in_words_need_a_model_that_is_named(tmp_path: Path, real: str) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(f'{{"question": "what is {n}?", "answer": "{n}"}}\n' for n in range(60)))
+    task = {"name": "jsonl", "path": str(file)}
+    with pytest.raises(ConfigError, match=r"task 'jsonl' is written in words.* name a model with --generator"):
+        plan("grpo", task=task)
+    assert plan("grpo", real, task=task).task.max_tokens == 1024
+    assert plan("grpo", "embedded", task=task).config.dialect == "terse", "it was asked for"
