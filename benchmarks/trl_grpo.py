@@ -14,7 +14,7 @@ same evaluation measures both sides. What is the same as in a run of ours:
 
 What is not: TRL samples with transformers' `generate`, its default (no vLLM); its old policy is the learner's own forward pass,
 ours the sampler's; it encodes question and instruction as one text, we as two, so that a token may differ where they meet;
-and the random numbers.
+and the random numbers. And of a text that was cut at the limit, the last number counts there, and nothing here.
 
     pip install '.[bench,lora,math]'
     python benchmarks/trl_grpo.py --model FOLDER --data problems.jsonl --out benchmarks/results/trl-0.json
@@ -24,7 +24,6 @@ and the random numbers.
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -38,16 +37,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from milonga.config import parse_settings
 from milonga.engine.local.models import resolve_model_path
 from milonga.errors import UserError
-from milonga.roles.tags import find_boxed
+from milonga.roles import StepSolver
 from milonga.tasks import Task, make_task
-from milonga.tasks.worked import NUMBER
-from milonga.types import Problem
+from milonga.types import Problem, Solution
 from shapes import SHAPES, conditions, has_trl, keep, parse, wait, write
 from turn import write_problems
 
-INSTRUCTION = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-SIGNED = re.compile(rf"(?:(?<!\w)-)?(?:{NUMBER.pattern})")
-"""A number with its sign; between two numbers a dash is none."""
+SOLVER = StepSolver("plain")
 LOGGED = {
     "reward": "reward",
     "groups without a signal": "frac_reward_zero_std",
@@ -61,18 +57,19 @@ LOGGED = {
 """What is kept of an update, and what TRL calls it."""
 
 
-def read_answer(text: str) -> str | None:
-    r"""The last `\boxed{…}` with something in it, else the last number; None if there is neither."""
-    found = [inner.strip() for inner in find_boxed(text) if inner.strip()] or SIGNED.findall(text)
-    return found[-1] if found else None
+def read_answer(task: Task, problem: Problem, text: str) -> str | None:
+    """Read the answer as a run of ours does: the last box, else what the task finds."""
+    return SOLVER.parse(text).get(Solution).answer or task.extract(text, problem)
 
 
 def make_reward(task: Task, problems: Sequence[Problem]) -> Callable[..., list[float | None]]:
     """Make TRL's reward function of the task's own grades; None where the grader could not tell."""
 
     def correct(completions: Sequence[Sequence[dict[str, str]]], problem: Sequence[int], **_: Any) -> list[float | None]:
-        answers = [read_answer(messages[-1]["content"]) for messages in completions]
-        grades = task.grade_all([(problems[at], answer, ()) for at, answer in zip(problem, answers, strict=True)])
+        asked = [problems[at] for at in problem]
+        texts = [messages[-1]["content"] for messages in completions]
+        answers = [read_answer(task, one, text) for one, text in zip(asked, texts, strict=True)]
+        grades = task.grade_all([(one, answer, ()) for one, answer in zip(asked, answers, strict=True)])
         return [None if grade.correct is None else float(grade.correct) for grade in grades]
 
     return correct
@@ -137,7 +134,8 @@ def make_trainer(args: argparse.Namespace, task: Task, watch: Watch, scratch: Pa
         report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,
     )  # fmt: skip
     problems = task.draw_problems("train", 0, args.updates * args.problems)
-    prompts = [[{"role": "user", "content": problem.text + INSTRUCTION}] for problem in problems]
+    texts = ["".join(part.text for part in SOLVER.prompt(problem)) for problem in problems]
+    prompts = [[{"role": "user", "content": text}] for text in texts]
     model = make_adapted_model(args)
     return GRPOTrainer(
         model=model,

@@ -36,22 +36,23 @@ class Job:
     name: str
     command: tuple[str, ...]
     done: str
+    printed: bool = False
+    """Whether that file is what the command prints."""
 
 
 def list_jobs(models: Mapping[str, str], data: Path, out: Path) -> Iterator[Job]:
     """List all jobs of these models."""
     tasks = {
         "gsm8k": ("--task", "gsm8k", "--set", f"task.path={data / 'gsm8k'}"),
-        "math": ("--data", str(data / "math" / "train.jsonl")),
+        "math": ("--task", "jsonl", "--set", f"task.path={data / 'math' / 'train.jsonl'}", "--set", "task.unreadable=skip"),
         "mbpp": ("--task", "code", "--set", "task.dialect=python", "--set", f"task.path={data / 'mbpp' / 'mbpp.jsonl'}"),
     }
     for size, model in models.items():
         both = ("--generator", model)
         for task, named in tasks.items():
             recipe = "grpo" if task == "mbpp" else "tango"
-            name = f"probe-{size}-{task}"
-            command = ("probe", "--recipe", recipe, *named, *both, "--lora", "--out", str(out / name / "probe.json"))
-            yield Job(name, (sys.executable, "-m", "milonga", *command), "probe.json")
+            command = ("probe", recipe, *named, *both, "--set", "binding=lora", "--rollouts", "8", "--json")
+            yield Job(f"probe-{size}-{task}", (sys.executable, "-m", "milonga", *command), "probe.json", printed=True)
         for recipe in ("grpo", "tango"):
             for seed in SEEDS:
                 yield make_run(f"{recipe}-{size}-{seed}", recipe, seed, (*tasks["gsm8k"], *both), out)
@@ -81,7 +82,7 @@ def make_run(name: str, recipe: str, seed: int, more: Sequence[str], out: Path) 
 
 
 def make_trl(name: str, seed: int, model: str, data: Path, out: Path) -> Job:
-    """Make the same training by TRL. Its adapter is measured by `measure-NAME`, which is a run of ours without learning."""
+    """Make the same training by TRL. A run of ours that starts from its adapter measures it: its turn 0."""
     script = str(Path(__file__).parent.parent / "benchmarks" / "trl_grpo.py")
     options = ("--task", "gsm8k", "--data", str(data / "gsm8k"), "--updates", str(TURNS), "--lr", str(RATE), "--warmup", "5")
     folder = out / name
@@ -92,7 +93,7 @@ def make_trl(name: str, seed: int, model: str, data: Path, out: Path) -> Job:
 def run_jobs(jobs: Sequence[Job], out: Path, at_once: int, minutes: float) -> None:
     """Run jobs side by side until all are finished or the time is up."""
     until = time.monotonic() + 60 * minutes
-    waiting = [job for job in jobs if not (out / job.name / job.done).exists()]
+    waiting = [job for job in jobs if not is_done(job, out)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     while (waiting or running) and time.monotonic() < until:
         while waiting and len(running) < at_once:
@@ -110,6 +111,11 @@ def run_jobs(jobs: Sequence[Job], out: Path, at_once: int, minutes: float) -> No
         print(f"{name}: interrupted, ended with {process.wait()}", flush=True)
 
 
+def is_done(job: Job, out: Path) -> bool:
+    file = out / job.name / job.done
+    return file.exists() and file.stat().st_size > 0
+
+
 def start(job: Job, out: Path) -> subprocess.Popen[bytes]:
     """Start a job, or go on with a run that was interrupted."""
     folder = out / job.name
@@ -118,7 +124,8 @@ def start(job: Job, out: Path) -> subprocess.Popen[bytes]:
     if job.done != "report.json":
         folder.mkdir(parents=True, exist_ok=True)
     log = (out / f"{job.name}.log").open("ab")
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    printed = (folder / job.done).open("wb") if job.printed else log
+    return subprocess.Popen(command, stdout=printed, stderr=log, start_new_session=True)
 
 
 def read_results(out: Path) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from milonga.tasks import make_task
 
@@ -22,28 +20,6 @@ def trl_grpo() -> ModuleType:
         import trl_grpo
 
         return trl_grpo
-
-
-ANSWERS = {
-    r"So \boxed{3}, no: \boxed{4}. I checked 5 times.": "4",
-    r"\boxed{\frac{1}{2}} and then \boxed{ }": r"\frac{1}{2}",
-    r"The box is cut: 7, \boxed{8": "8",
-    "It costs $1,234.50.": "1,234.50",
-    "The change is -3.": "-3",
-    "A range of 10-12": "12",
-    "I do not know.": None,
-}
-
-
-@pytest.mark.parametrize("text", ANSWERS)
-def test_the_last_box_is_the_answer_or_else_the_last_number(trl_grpo: ModuleType, text: str) -> None:
-    assert trl_grpo.read_answer(text) == ANSWERS[text]
-
-
-@given(st.text(alphabet="\\boxed{} -3,.", max_size=40), st.integers(-999, 999))
-def test_what_stands_in_the_last_box_is_found_after_any_text(trl_grpo: ModuleType, before: str, number: int) -> None:
-    before = before.replace("{", "")  # an open box would swallow the next
-    assert trl_grpo.read_answer(f"{before}\\boxed{{{number}}}") == str(number)
 
 
 def test_the_reward_is_the_grade_of_the_task(trl_grpo: ModuleType, tmp_path: Path) -> None:
