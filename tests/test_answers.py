@@ -77,7 +77,7 @@ def test_the_last_letter_that_is_chosen(text: str, letter: str | None) -> None:
         (r"\boxed{1} and \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"so \fbox{ 3 } it is", "3"),
         (r"thus $\boxed 9$.", "9"),
-        (r"\boxed{1} then \boxed{2", None),
+        (r"\boxed{1} then \boxed{2", "1"),
         ("no box", None),
     ],
 )
