@@ -413,19 +413,23 @@ class Context:
         )
 
     def _parse(self, agent: str, text: str, asked: _Asked, finish: Finish) -> Parsed:
-        """Parse a completion by the agent's role. The user's own extractor, if there is one, finds the answer of a solution. In
-        prose, a program, or an answer that is in no box, is found by the task; a text that was cut at the limit has none."""
+        """Parse a completion by the agent's role. In prose a text that was cut at the limit has no format to be paid for:
+        otherwise nothing would lead back to an end."""
         role = self.role(agent)
         parsed = role.parse(text, asked.target)
-        value, program = parsed.value, asked.problem.wants_program
-        if not isinstance(value, Solution):
-            return parsed
+        if isinstance(parsed.value, Solution):
+            parsed = self._find_answer(role, parsed, parsed.value, text, asked.problem, finish)
+        return replace(parsed, format=0.0) if role.dialect == "plain" and finish == "length" else parsed
+
+    def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
+        """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
+        in no box, is found by the task; a text that was cut has no such answer."""
         if self.run.extract is not None:
-            return accept_extracted(parsed, self.run.extract(text, asked.problem), asked=True)
-        if role.dialect != "plain" or not (program or value.answer is None):
+            return accept_extracted(parsed, self.run.extract(text, problem), asked=True)
+        if role.dialect != "plain" or not (problem.wants_program or value.answer is None):
             return parsed
-        found = None if finish == "length" and not program else self.task.extract(text, asked.problem)
-        return accept_extracted(parsed, found, asked=program)
+        found = None if finish == "length" and not problem.wants_program else self.task.extract(text, problem)
+        return accept_extracted(parsed, found, asked=problem.wants_program)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade.
