@@ -147,7 +147,7 @@ TAGGED = PLAIN.model_copy(update={"dialect": "tagged"})
 TAUGHT = {"learns_from": "examples"}
 SILENT = {"readable": 0.0, "signal": 0.0, "accuracy": 0.0, "greedy": 0.0}
 UNREAD = "nothing of what the generator wrote can be read in the dialect 'terse'"
-SFT = "the recipe sft teaches how to write, from worked solutions"
+OTHER = "try another prompt (policies.generator.prompt) or another model"
 CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] = [
     ({}, {}, PLAIN, []),
     (
@@ -174,16 +174,28 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         [Advice("20 % of the verifier's outputs were cut at 1024 tokens", "sampling.max_tokens=1024")],
     ),
     ({"truncated": 0.09, "cut_at": 512}, {}, PLAIN, []),
-    (SILENT, None, PLAIN, [Advice(f"{UNREAD}: {SFT}", None, True)]),
-    (SILENT | TAUGHT, None, PLAIN, [Advice(f"{UNREAD}: {SFT}")]),
-    ({"readable": 0.0, "learns_from": "nothing"}, None, PLAIN, [Advice(f"{UNREAD}: {SFT}", None, True)]),
+    (SILENT, None, PLAIN, [Advice(f"{UNREAD}: {OTHER}", None, True)]),
+    (SILENT | TAUGHT, None, PLAIN, [Advice(f"{UNREAD}: {OTHER}")]),
+    ({"readable": 0.0, "learns_from": "nothing"}, None, PLAIN, [Advice(f"{UNREAD}: {OTHER}", None, True)]),
     (
         {"readable": 0.0, "truncated": 1.0, "cut_at": 512},
         None,
         PLAIN,
         [
             Advice("100 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024", True),
-            Advice(f"{UNREAD}: {SFT}", None, True),
+            Advice(f"{UNREAD}: {OTHER}", None, True),
+        ],
+    ),
+    (
+        {"readable": 0.5},
+        None,
+        PLAIN,
+        [
+            Advice(
+                "only 50 % of what the generator wrote can be read in the dialect 'terse', so let it imitate what can be, "
+                "before the run",
+                "bootstrap=10",
+            )
         ],
     ),
     (
@@ -228,12 +240,17 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         PLAIN,
         [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16")],
     ),
-    ({"readable": 0.0, "learns_from": "rewards"}, None, PLAIN, [Advice(f"{UNREAD}: {SFT}", None, True)]),
+    ({"readable": 0.0, "learns_from": "rewards"}, None, PLAIN, [Advice(f"{UNREAD}: {OTHER}", None, True)]),
     (
         {},
         {"readable": 0.0, "positive_rate": None, "auroc": None, "learns_from": "nothing"},
         PLAIN,
-        [Advice(f"nothing of what the verifier wrote can be read in the dialect 'terse': {SFT}")],
+        [
+            Advice(
+                "nothing of what the verifier wrote can be read in the dialect 'terse': try another prompt "
+                "(policies.verifier.prompt) or another model"
+            )
+        ],
     ),
     (
         {"signal": 0.06, "policy": "shared"},
@@ -288,7 +305,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         {"readable": 0.0, "positive_rate": None, "auroc": None},
         PLAIN,
         [
-            Advice(f"nothing of what the verifier wrote can be read in the dialect 'terse': {SFT}", None, True),
+            Advice(f"nothing of what the verifier wrote can be read in the dialect 'terse': {OTHER.replace('generator', 'verifier')}", None, True),
             Advice("20 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024"),
         ],
     ),

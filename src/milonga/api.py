@@ -84,6 +84,7 @@ def run(
     model: str | None = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
     task: TaskLike | None = None,
+    prompt: str | Path | Callable[..., str] | None = None,
     reward: RewardLike | list[RewardLike] | None = None,
     extract: str | Callable[..., Any] | None = None,
     generator: str | None = None,
@@ -108,7 +109,8 @@ def run(
         milonga.run("grpo", model="Qwen/Qwen2.5-0.5B-Instruct", data=rows, reward=my_reward, lora=True)
 
     `model` is that of the lead agent, `models` maps agents to theirs. `data` is a file, or rows with a question and an answer
-    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task. `reward` is a
+    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task. `prompt` is a Jinja
+    template in a file, or a function `f(problem, **more)` that returns the solver's prompt. `reward` is a
     function `f(prompts, completions, **columns)` (see `milonga.tasks.functions.RewardFunction`), a pair of one and its
     weight, or a list of such; `extract` a function `f(text, problem)` that finds the answer in a solution. `settings` has any
     other key of the config, dotted or nested: `{"eval.every": 5, "batch": {"rollouts": 16}}`.
@@ -122,6 +124,8 @@ def run(
     flags = make_layer(
         task=task if task is None or isinstance(task, str | Mapping) else name_object(task),
         data=path,
+        prompt=prompt,
+        solver=find_recipe(name).solving,
         reward=reward,
         extract=extract,
         lora=lora,
@@ -192,6 +196,7 @@ def resume(
     *,
     recipe: type[Recipe] | None = None,
     task: type[Task] | Task | Callable[[random.Random], tuple[str, str]] | None = None,
+    prompt: Callable[..., str] | None = None,
     reward: RewardLike | list[RewardLike] | None = None,
     extract: Callable[..., Any] | None = None,
     turns: int | None = None,
@@ -212,6 +217,8 @@ def resume(
     rewards = [one[0] if isinstance(one, tuple) else one for one in list_rewards(reward)]
     _pass_again("recipe", [config.recipe], [] if recipe is None else [recipe])
     _pass_again("task", [str(config.task["name"])], [] if task is None else [task])
+    prompts = [section.prompt for section in config.policies.values() if section.prompt is not None]
+    _pass_again("prompt", prompts, [] if prompt is None else [prompt])
     _pass_again("reward", [section.function for section in config.rewards], rewards)
     _pass_again("extract", [] if config.extract is None else [config.extract], [] if extract is None else [extract])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:

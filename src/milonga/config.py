@@ -108,7 +108,8 @@ class PolicySection(Section):
     """Whether prompts go through the tokenizer's chat template. auto: where it has one, also that of a base model, which was
     not trained in it: set off for such a model."""
     prompt: str | None = None
-    """A file with the prompt of its agents, as a Jinja template; by default that of the role. See docs/prompts.md."""
+    """The prompt of its agents, in place of the role's: a Jinja template in a file, or a function `file.py:f`. See
+    docs/prompts.md."""
     example: bool | None = None
     """Whether prompts in prose show a worked example. By default only where there is no chat template: a base model has no
     other way to know the form."""

@@ -25,6 +25,8 @@ def make_layer(
     data: str | Path | None = None,
     question: str | None = None,
     answer: str | None = None,
+    prompt: str | Path | Callable[..., str] | None = None,
+    solver: str = "generator",
     reward: RewardLike | list[RewardLike] | None = None,
     extract: str | Callable[..., Any] | None = None,
     lora: bool = False,
@@ -34,7 +36,7 @@ def make_layer(
     max_tokens: int | None = None,
     wandb: bool = False,
 ) -> dict[str, Any]:
-    """Make the config layer of these flags; what is not given is not in it."""
+    """Make the config layer of these flags; what is not given is not in it. `solver` is the agent that `prompt` is for."""
     if task is not None and data is not None:
         raise ConfigError(f"data is the task, and so is '{task}': give one of them")
     keys = {
@@ -43,6 +45,7 @@ def make_layer(
         "task.path": None if data is None else str(data),
         "task.fields.question": question,
         "task.fields.answer": answer,
+        f"policies.{solver}.prompt": name_object(prompt) if callable(prompt) else None if prompt is None else str(prompt),
         "rewards": [parse_reward(one) for one in list_rewards(reward)] or None,
         "extract": name_object(extract) if callable(extract) else extract,
         "binding": "lora" if lora else None,

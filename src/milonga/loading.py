@@ -86,6 +86,11 @@ def make_absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def is_attribute(name: str) -> bool:
+    """Whether a name is that of something in Python (`file.py:attribute`, or an object that was passed) rather than a file."""
+    return name in _live or name.startswith(LIVE) or name.rpartition(":")[0].endswith(".py")
+
+
 def make_path_absolute(name: str) -> str:
     """Make the path in `file.py:attribute` absolute, so that a run can be resumed from another folder; other names stay."""
     file, colon, attribute = name.rpartition(":")

@@ -24,7 +24,7 @@ from milonga.context import RunContext
 from milonga.engine.base import Engine
 from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
-from milonga.loading import make_absolute, make_path_absolute
+from milonga.loading import is_attribute, make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
 from milonga.patterns.bootstrap import schedule_bootstrap
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
@@ -322,7 +322,7 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
         update = {
             "kind": kinds[name],
             "adapter": start,
-            "prompt": None if section.prompt is None else make_absolute(section.prompt),
+            "prompt": _make_prompt_absolute(section.prompt),
             **_resolve_rates(section),
             "endpoint": _resolve_endpoint(name, section),
         }
@@ -336,6 +336,12 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
     extract = None if config.extract is None else make_path_absolute(config.extract)
     own = {"recipe": make_path_absolute(config.recipe), "rewards": rewards, "extract": extract}
     return config.model_copy(update=derived | own)
+
+
+def _make_prompt_absolute(prompt: str | None) -> str | None:
+    if prompt is None:
+        return None
+    return make_path_absolute(prompt) if is_attribute(prompt) else make_absolute(prompt)
 
 
 def _spread_learning_rate(config: Config, raw: Mapping[str, Any], agents: Mapping[str, str]) -> Config:

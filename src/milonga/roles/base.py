@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Protocol
 
 from milonga.engine.base import Engine
 from milonga.registry import Registry
-from milonga.roles.templates import PromptTemplate
+from milonga.roles.templates import PromptFunction, PromptTemplate
 from milonga.tasks.base import Task
 from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Solution
 
@@ -55,7 +55,7 @@ class Role(ABC):
     kind: ClassVar[Literal["generative", "scalar", "implicit"]] = "generative"
     """How a policy answers in this role: by sampled text, by a value head, or by its log-ratio to its initial weights."""
 
-    template: PromptTemplate | None = None
+    template: PromptTemplate | PromptFunction | None = None
     """The user's own prompt, in place of the role's."""
     example: bool = False
     """Whether the prompts of the plain dialect show a worked example: a model without a chat template has no other way to know

@@ -1,13 +1,14 @@
-"""Prompts as Jinja templates: files of the package, or the user's own.
+"""Prompts as Jinja templates (files of the package, or the user's own) or as functions of the user's.
 
 Invariant: problems, solutions and steps are foreign text. They pass through a template as placeholders and come out as parts
-of their own, so that no text of a data set or model can become a special token or a piece of the template.
+of their own, so that no text of a data set or model can become a special token or a piece of the template. What a function
+returns is foreign as a whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,7 @@ from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from milonga.errors import ConfigError
+from milonga.loading import format_name, is_attribute, load_attribute, make_load_error
 from milonga.types import Part, Prompt
 
 PLACE = re.compile("\ue000(\\d+)\ue001")
@@ -68,15 +70,37 @@ def _split_parts(rendered: str, texts: Sequence[str]) -> Prompt:
     return tuple(part for part in parts if part.text)
 
 
+class PromptFunction:
+    """A function of the user's that writes one agent's prompt: `f(problem, **more) -> str`, more being the other variables of a
+    template."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function, self.name = function, name
+
+    def render(self, foreign: Mapping[str, str | Sequence[str]], **own: object) -> Prompt:
+        try:
+            text = self.function(**foreign, **own)
+        except Exception as error:
+            raise make_load_error(f"prompt '{format_name(self.name)}'", error) from None
+        if not isinstance(text, str):
+            raise ConfigError(f"prompt '{format_name(self.name)}' must return a text, not {text!r:.80}")
+        return (Part(text, foreign=True),)
+
+
 @cache
 def load_packaged_prompt(name: str) -> PromptTemplate:
     """Load a prompt of the package, such as `solver`."""
     return PromptTemplate((files("milonga.roles") / "prompts" / f"{name}.jinja").read_text(encoding="utf-8"), name)
 
 
-def load_prompt(path: str) -> PromptTemplate:
-    """Load a prompt file of the user's."""
+def load_prompt(name: str) -> PromptTemplate | PromptFunction:
+    """Load a prompt of the user's: a template from a file, or a function named as `file.py:function`."""
+    if is_attribute(name):
+        function = load_attribute("prompt", name)[0]
+        if not callable(function):
+            raise ConfigError(f"prompt '{name}' is not a function, but {function!r:.80}")
+        return PromptFunction(function, name)
     try:
-        return PromptTemplate(Path(path).read_text(encoding="utf-8"), path)
+        return PromptTemplate(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompt file '{path}' cannot be read: {error}") from None
+        raise ConfigError(f"prompt file '{name}' cannot be read: {error}") from None
