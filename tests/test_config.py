@@ -270,11 +270,11 @@ def test_public_signatures_are_frozen() -> None:
         kinds = {inspect.Parameter.KEYWORD_ONLY: "*"}
         return [kinds.get(p.kind, "") + name for name, p in inspect.signature(function).parameters.items()]
 
-    own = ["*model", "*data", "*task", "*reward", "*extract", "*generator", "*verifier", "*models"]
+    own = ["*model", "*data", "*task", "*prompt", "*reward", "*extract", "*generator", "*verifier", "*models"]
     flags = ["*lora", "*lr", "*problems", "*rollouts", "*max_tokens"]
     options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *own, *flags, *options]
-    assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*reward", "*extract", "*turns", "*force"]
+    assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*prompt", "*reward", "*extract", "*turns", "*force"]
     assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]

@@ -513,7 +513,7 @@ SMALL = ("--set", "task.ops=2", "--problems", "4", "--rollouts", "2")
 def test_the_command_prints_figures_and_one_json_line(milonga: Command) -> None:
     done = milonga("probe", *SMALL, "--json")
     assert done.code == 0
-    assert all(len(line) <= 80 for line in done.out.splitlines()[:20]) and "pass@k" in done.out
+    assert all(len(line) <= 80 for line in done.err.splitlines()[:20]) and "pass@k" in done.err
     found = Probe.from_json(done.json)
     assert (found.recipe, found.problems, found.rollouts, found.solver.outputs) == ("tango", 4, 2, 8)
     assert found.judge is not None and found.judge.agent == "verifier"
@@ -525,7 +525,7 @@ def test_a_generator_alone_that_cannot_be_read_is_exit_code_2_with_examples(milo
     found = Probe.from_json(done.json)
     assert found.judge is None and found.blocking and len(found.examples) == EXAMPLES
     assert all(len(example.text.splitlines()) <= LINES and example.why for example in found.examples)
-    assert f"unreadable, by the generator: {found.examples[0].why}"[:60] in done.out
+    assert f"unreadable, by the generator: {found.examples[0].why}"[:60] in done.err
 
 
 def test_the_command_probes_as_much_as_a_run_does() -> None:

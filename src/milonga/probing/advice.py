@@ -16,7 +16,7 @@ OFTEN_CUT = 0.1
 """Share of truncated outputs from which on a higher limit is advised."""
 OFTEN_UNREADABLE = 0.2
 BOOTSTRAP_TURNS = 10
-"""Turns of bootstrap that are advised: a 0.5B verifier went from 37 % to 98 % readable in so many (docs/results)."""
+"""Turns of bootstrap that are advised: in so many a 0.5B verifier went from 37 % to 99 % readable (docs/results)."""
 FEW_SIGNALS = 0.2
 """Share of groups with a signal below which most of the sampling is for nothing."""
 OFTEN_UNSOUND = 0.2

@@ -41,7 +41,7 @@ from milonga.cli.shell import (
 @app.command(
     rich_help_panel=MEASURE,
     epilog=format_examples(
-        "milonga probe --task gsm8k --generator small.gguf --verifier small.gguf  # before you pay for a run of tango",
+        "milonga probe --data problems.jsonl --generator small.gguf --lora  # before you pay for a run of tango",
         "milonga probe grpo --task last_letter --problems 16 --rollouts 8 --json",
     ),
 )
@@ -53,8 +53,14 @@ def probe(
         ),
     ] = "tango",
     task: TaskName = None,
+    data: DataFile = None,
+    question: Question = None,
+    answer: Answer = None,
+    reward: Rewards = None,
     generator: Generator = None,
     verifier: Verifier = None,
+    lora: Lora = False,
+    max_tokens: MaxTokens = None,
     problems: Annotated[int, typer.Option(min=1, help="How many train problems.")] = 32,
     rollouts: Annotated[int, typer.Option(min=2, help="Solutions of each problem.")] = 4,
     seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
@@ -67,16 +73,25 @@ def probe(
     """Sample a few train problems and say what can be learned, what it costs, and what to change. Exit code 2: nothing can."""
     from milonga import api
     from milonga.cli.probe import print_probe, run_probe
+    from milonga.flags import make_layer
 
+    flags = make_layer(
+        task=task,
+        data=data,
+        question=question,
+        answer=answer,
+        reward=list(reward or []),
+        lora=lora,
+        max_tokens=max_tokens,
+    )
     plan = api.plan_run(
         recipe,
-        task=task,
         seed=seed,
         device=device,
         sampler=sampler,
         models=collect_models(recipe, generator, verifier),
         config=config,
-        settings=parse_set_options(set_),
+        settings=[flags, *parse_set_options(set_)],
     )
     found = run_probe(plan, problems, rollouts)
     print_probe(found, console)

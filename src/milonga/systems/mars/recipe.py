@@ -49,8 +49,7 @@ class MarsOptions(RecipeOptions):
     s1_norm: Norm = "sample"
     """Normalisation of the reader's rewards within a question: over all its rows, or with each trajectory counted once."""
     s1_balance: Balance = "weight"
-    """How the reader's rows are balanced to the planner's count: by weights, by uniform sampling, by sampling in proportion to
-    the absolute advantage, or not at all."""
+    """How the reader's rows are balanced to the planner's count: by weights, uniformly, by the absolute advantage, or not."""
     std: Std = "population"
     """Which standard deviation divides the rewards of both."""
     train: Literal["both", "planner", "reader"] = "both"

@@ -206,8 +206,7 @@ class RstarMath(Recipe):
         return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
 
     def held_out_accuracy(self, ctx: Context) -> float:
-        """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 where there are
-        none."""
+        """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 if there are none."""
         rows, _, _ = make_pair_rows(ctx, self.select_trees(held_out=True))
         last = [float(numbers[-1]) for numbers in ctx.score_tokens("verifier", rows)]
         return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
