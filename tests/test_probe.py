@@ -148,6 +148,7 @@ TAUGHT = {"learns_from": "examples"}
 SILENT = {"readable": 0.0, "signal": 0.0, "accuracy": 0.0, "greedy": 0.0}
 UNREAD = "nothing of what the generator wrote can be read in the dialect 'terse'"
 OTHER = "try another prompt (policies.generator.prompt) or another model"
+OTHER_VERIFIER = "try another prompt (policies.verifier.prompt) or another model"
 CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] = [
     ({}, {}, PLAIN, []),
     (
@@ -305,7 +306,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         {"readable": 0.0, "positive_rate": None, "auroc": None},
         PLAIN,
         [
-            Advice(f"nothing of what the verifier wrote can be read in the dialect 'terse': {OTHER.replace('generator', 'verifier')}", None, True),
+            Advice(f"nothing of what the verifier wrote can be read in the dialect 'terse': {OTHER_VERIFIER}", None, True),
             Advice("20 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024"),
         ],
     ),

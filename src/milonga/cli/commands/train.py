@@ -45,7 +45,7 @@ from milonga.cli.shell import (
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
         "milonga run tango --data problems.jsonl --generator small.gguf --verifier small.gguf --lora",
-        "milonga run grpo --data problems.jsonl --generator small.gguf --question prompt --reward my.py:short --reward my.py:polite*0.5",
+        "milonga run grpo --data problems.jsonl --generator small.gguf --reward my.py:short --reward my.py:polite*0.5",
         "milonga run frozen --generator small.gguf --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),
 )
