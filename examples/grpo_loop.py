@@ -35,8 +35,8 @@ def train(args: argparse.Namespace) -> tuple[Engine, list[float]]:
     # The task draws problems and grades answers. It knows no model.
     task = make_task({"name": args.task} | ({"path": args.path} if args.path else {}))
     # The role writes the prompt and parses the completion. The embedded model was taught a short notation ("terse"); other
-    # models are asked to put their steps and their answer into tags.
-    solver = StepSolver("terse" if is_embedded(args.model) else "tagged")
+    # models write prose, with their answer in a box.
+    solver = StepSolver("terse" if is_embedded(args.model) else "plain")
     # The engine holds the weights and their optimizer (AdamW): it samples, scores and learns.
     engine = LocalEngine({POLICY: PolicySection(model=args.model, lr=args.lr)})
     # The clipped loss of PPO, averaged over the tokens of each rollout and then over the rollouts.

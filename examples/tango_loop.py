@@ -41,7 +41,7 @@ FORMAT = 0.8
 def train(args: argparse.Namespace) -> tuple[Engine, list[dict[str, Any]]]:
     """Train for some turns; return both trained policies, and for each turn who learned and how good both were before it."""
     task = make_task({"name": args.task} | ({"path": args.path} if args.path else {}))
-    dialect: Dialect = "terse" if is_embedded(args.model) else "tagged"
+    dialect: Dialect = "terse" if is_embedded(args.model) else "plain"
     roles: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": StepVerifier(dialect)}
     # Two sets of weights, each with its own optimizer; both start from the same model.
     engine = LocalEngine({agent: PolicySection(model=args.model, lr=args.lr) for agent in roles})
@@ -149,7 +149,8 @@ def make_rollout(
     start, parsed = len(prompt), role.parse(done.text, target)
     segments = (Segment("prompt", 0, start), Segment(agent, start, start + len(done.ids), agent, version, trained=True))
     ids, logprobs = np.concatenate([prompt, done.ids]), np.concatenate([np.zeros(start), done.logprobs])
-    steps, targets = find_step_spans(parsed, done, start), () if target is None else (target,)
+    chars = np.concatenate([np.zeros(start, dtype=np.int64), done.ends])
+    steps, targets = find_step_spans(parsed, chars, start), () if target is None else (target,)
     return Rollout(id, agent, problem, ids, segments, logprobs, done.text, parsed, steps, targets, finish=done.finish)
 
 

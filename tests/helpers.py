@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import settings
 
+from milonga.roles import Dialect
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment, Solution
 
+GRAMMARS: tuple[Dialect, ...] = ("tagged", "terse")
+"""The dialects that demand a form. Roles that have no form in prose are tested in these."""
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 """Property tests are deterministic: the same examples on every machine."""
 

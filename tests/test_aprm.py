@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cases import TINY
 from engine_helpers import constant, engine_of, model_folder, same_bits, sample_rollouts, train_batch, weights
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.api import make_engine
 from milonga.config import merge
 from milonga.context import Context, RunContext
@@ -32,7 +32,7 @@ from milonga.objectives.losses import (
 )
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.roles import Dialect, StepSolver
 from milonga.roles.slices import split_into_slices
 from milonga.systems.aprm.attacks import (
     attack_metrics,
@@ -255,7 +255,7 @@ def test_a_family_that_the_task_does_not_know_is_an_error() -> None:
 
 # -- The role --------------------------------------------------------------------------------------
 
-CORRUPTORS = {dialect: Corruptor(dialect) for dialect in DIALECTS}
+CORRUPTORS = {dialect: Corruptor(dialect) for dialect in GRAMMARS}
 STEPS = {
     "terse": st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=12).filter(
         lambda x: x[0] != "#"
@@ -267,7 +267,7 @@ STEPS = {
 
 
 @PROPERTY
-@given(dialect=st.sampled_from(DIALECTS), data=st.data())
+@given(dialect=st.sampled_from(GRAMMARS), data=st.data())
 def test_a_written_step_reads_back(dialect: Dialect, data: Any) -> None:
     step = data.draw(STEPS[dialect])
     parsed = CORRUPTORS[dialect].parse(CORRUPTORS[dialect].write(step), None)
@@ -275,14 +275,14 @@ def test_a_written_step_reads_back(dialect: Dialect, data: Any) -> None:
 
 
 @PROPERTY
-@given(dialect=st.sampled_from(DIALECTS), text=st.text(max_size=30) | st.text("#\n<step>/0+=", max_size=40))
+@given(dialect=st.sampled_from(GRAMMARS), text=st.text(max_size=30) | st.text("#\n<step>/0+=", max_size=40))
 def test_whatever_is_read_is_one_step_or_none(dialect: Dialect, text: str) -> None:
     parsed = CORRUPTORS[dialect].parse(text, None)
     assert parsed.is_valid == (len(parsed.value.steps) == 1) == (parsed.format == 1.0)
     assert not parsed.is_valid or all((step and "\n" not in step) or dialect == "tagged" for step in parsed.value.steps)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_the_corruptor_sees_the_steps_so_far_and_no_further(dialect: Dialect) -> None:
     solver = StepSolver(dialect)
     text = solver.write(["FIRST", "SECOND", "THIRD"], "ANSWER")
@@ -315,7 +315,7 @@ def rewrite(piece: Rollout, step: str, number: int = 0) -> Rollout:
     return replace(made, targets=(piece,))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_the_scorer_sees_the_rewritten_step_and_never_the_original(dialect: Dialect) -> None:
     one = ctx(plan(dialect=dialect))
     for piece in sample_gold_steps(one, 12):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import TINY
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.credit.self_learning import (
     parse_substring_verdict,
     proposal_reward,
@@ -24,7 +24,7 @@ from milonga.credit.self_learning import (
 )
 from milonga.patterns.self_questions import Memory, extract_conclusion, parse_verdict
 from milonga.resolve import resolve
-from milonga.roles import DIALECTS, Dialect, Proposal, Proposer, StepSolver, StepVerifier
+from milonga.roles import Dialect, Proposal, Proposer, StepSolver, StepVerifier
 from milonga.roles.proposer import EASIER, HARDER, make_proposer_request
 from milonga.runfolder.files import JsonLines
 from milonga.systems.asl.recipe import Asl
@@ -34,7 +34,7 @@ from milonga.types import Parsed, Problem, Rollout, Verification
 
 WORDS = ("correct", "wrong")
 CHAIN = make_task({"name": "chain", "ops": 4, "min_ops": 2})
-dialects = st.sampled_from(DIALECTS)
+dialects = st.sampled_from(GRAMMARS)
 
 
 # Verdicts.
@@ -74,7 +74,7 @@ WINNER: dict[Dialect, str] = {
 }
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_the_recipe_pays_the_always_winning_string_only_with_the_substring_parser(dialect: Dialect) -> None:
     for parser in ("strict", "substring"):
         p = resolve([{"recipe": "asl"}, settings(parser=parser), {"dialect": dialect}])

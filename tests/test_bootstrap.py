@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 import milonga
 from cases import TINY
-from milonga.patterns.bootstrap import select_solutions, select_verifications
+from milonga.patterns.bootstrap import BOOTSTRAP, select_solutions, select_verifications
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, Verification
@@ -49,15 +51,24 @@ def test_of_one_solution_only_a_few_verdicts_are_kept() -> None:
     assert [check.id for check in select_verifications(Rollouts(checks))] == ["r/0", "w/0", "r/1", "w/1"]
 
 
-def test_without_truth_or_without_one_class_verdicts_are_balanced() -> None:
+def test_where_no_truth_is_known_verdicts_are_balanced() -> None:
     unknown = [make_solution(f"u{n}", "p", None) for n in range(3)]
     checks = [make_check(unknown[0], True), make_check(unknown[1], True), make_check(unknown[2], False)]
     assert [check.verification.final for check in select_verifications(Rollouts(checks))] == [True, False]
-    only_right = [make_solution(f"r{n}", "p", True) for n in range(2)]
-    said = [make_check(only_right[0], True), make_check(only_right[1], False)]
-    assert [check.verification.final for check in select_verifications(Rollouts(said))] == [True, False]
-    alike = [make_check(solution, True) for solution in only_right]
-    assert len(select_verifications(Rollouts(alike))) == 2  # better one class than none: the form is learned all the same
+
+
+def test_verdicts_that_are_known_to_be_false_are_never_imitated() -> None:
+    right = [make_solution(f"r{n}", "p", True) for n in range(2)]
+    assert not select_verifications(Rollouts([make_check(right[0], True), make_check(right[1], False)]))
+    assert not select_verifications(Rollouts([make_check(right[0], True), make_check(right[1], True)]))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "agents"), [("tango", ["generator", "verifier"]), ("frozen", ["generator"]), ("verifier_only", ["verifier"])]
+)
+def test_only_agents_that_learn_are_bootstrapped(recipe: str, agents: list[str]) -> None:
+    plan = resolve([{"recipe": recipe, "bootstrap": 1}])
+    assert [phase.learner for phase in plan.schedule.intro if phase.name == BOOTSTRAP] == agents
 
 
 def test_its_turns_come_first_and_do_not_count(tmp_path: Path) -> None:

@@ -270,9 +270,21 @@ def test_public_signatures_are_frozen() -> None:
         kinds = {inspect.Parameter.KEYWORD_ONLY: "*"}
         return [kinds.get(p.kind, "") + name for name, p in inspect.signature(function).parameters.items()]
 
-    own = ["*model", "*data", "*task", "*prompt", "*reward", "*extract", "*generator", "*verifier", "*models"]
+    own = [
+        "*model",
+        "*data",
+        "*question",
+        "*answer",
+        "*task",
+        "*prompt",
+        "*reward",
+        "*extract",
+        "*generator",
+        "*verifier",
+        "*models",
+    ]
     flags = ["*lora", "*lr", "*problems", "*rollouts", "*max_tokens"]
-    options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*quiet"]
+    options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*force", "*quiet"]
     assert names(milonga.run) == ["recipe", *own, *flags, *options]
     assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*prompt", "*reward", "*extract", "*turns", "*force"]
     assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import FAST, TINY
+from helpers import GRAMMARS
 from hidden import same_after_a_cut
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit.difficulty import learnability, normalised_entropy, scheduled_level
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect
+from milonga.roles import Dialect
 from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.tasks import make_task
 from milonga.tasks.chain import Chain
@@ -27,7 +28,7 @@ from milonga.types import Grade, Parsed
 
 torch.set_num_threads(1)
 OPTIONS = {"warmup": 0, "n_generator": 1, "formats": 1, "explore": 0.25}
-dialects = st.sampled_from(DIALECTS)
+dialects = st.sampled_from(GRAMMARS)
 
 
 def plan(**options: Any) -> Plan:
@@ -93,7 +94,7 @@ def test_a_written_choice_reads_back(dialect: Dialect, level: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "03", "3 4", "3\n", "level 3", "-3", "3.0", "<level>3</level><level>4</level>", "３"]
 )
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_what_names_no_level_is_invalid(dialect: Dialect, text: str) -> None:
     parsed = Chooser(dialect).parse(text)
     assert not parsed.is_valid and parsed.value.level is None and parsed.format == 0.0
@@ -102,7 +103,7 @@ def test_what_names_no_level_is_invalid(dialect: Dialect, text: str) -> None:
 def test_the_chooser_sees_tenths() -> None:
     shown = make_level_problem((1, 2, 3, 4), {"1": 1.0, "2": 0.59, "4": 0.0}, "rates")
     assert shown.text == "1:9 2:5 3:? 4:0" and shown.answer == ""
-    assert all(shown.text in "".join(part.text for part in Chooser(dialect).prompt(shown)) for dialect in DIALECTS)
+    assert all(shown.text in "".join(part.text for part in Chooser(dialect).prompt(shown)) for dialect in GRAMMARS)
 
 
 # The recipe.

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import TINY
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.randomness import keyed_rng
 from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
-from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.roles import Dialect, StepSolver
 from milonga.runfolder.files import JsonLines
 from milonga.systems.deepseek_math_v2.credit import (
     LEVELS,
@@ -49,7 +49,7 @@ from milonga.systems.index import RECIPES
 from milonga.tasks import make_task
 from milonga.types import Problem, Rollout
 
-dialects = st.sampled_from(DIALECTS)
+dialects = st.sampled_from(GRAMMARS)
 levels = st.sampled_from(LEVELS)
 CHAIN = make_task({"name": "chain", "ops": 5})
 PROBLEM = Problem("p", "37+5*3-4%100", "22", {"start": 37, "chain": [("+", 5), ("*", 3), ("-", 4)], "mod": 100})
@@ -303,7 +303,7 @@ def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
     assert parsed.value.score is None or parsed.value.score in LEVELS
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect) -> None:
     writer = ProofWriter(dialect)
     analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])

@@ -95,7 +95,7 @@ def test_the_card_is_filled_from_the_run(trained: Path, exported: dict[str, Path
 def test_a_note_lies_beside_what_a_run_keeps_and_what_is_exported(trained: Path, exported: dict[str, Path]) -> None:
     for folder in (trained / "models" / "generator", exported["generator"]):
         assert read_note(str(folder)) == Note(("generator",), "terse", "embedded", "tango", "chain", 2)
-    assert (find_dialect("embedded"), find_dialect("a/model"), find_origin("a/model")) == ("terse", "tagged", "a/model")
+    assert (find_dialect("embedded"), find_dialect("a/model"), find_origin("a/model")) == ("terse", "plain", "a/model")
 
 
 def test_an_exported_folder_starts_another_run_as_it_is(exported: dict[str, Path], tmp_path: Path) -> None:

@@ -91,4 +91,4 @@ def test_a_prompt_of_the_users_own_reaches_the_model(model: str, problems: str, 
     quick = {"problems": 2, "rollouts": 2, "max_tokens": 4, "turns": 1, "quiet": True}
     settings = {"probe": "off", "eval.problems": 2, "eval.samples": 1, "eval.greedy": False}
     milonga.run("grpo", model=model, data=problems, prompt=ask, out=tmp_path / "run", settings=settings, **quick)
-    assert seen and all(text.startswith("What is") and more == ["count", "example"] for text, more in seen)
+    assert seen and all(text.startswith("What is") and more == ["count", "example", "program"] for text, more in seen)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_rollout
+from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.config import merge
 from milonga.context import Context, RunContext
@@ -22,13 +22,13 @@ from milonga.errors import ConfigError
 from milonga.patterns.slicing import cut_slices, score_origin_logprobs, write_reference
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, SliceJudge, StepSolver
+from milonga.roles import Dialect, SliceJudge, StepSolver
 from milonga.systems.gar.metrics import origin_auc, slice_metrics, yes_rates
 from milonga.tasks import make_task
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Verification
 
-JUDGES = {dialect: SliceJudge(dialect) for dialect in DIALECTS}
-dialects = st.sampled_from(DIALECTS)
+JUDGES = {dialect: SliceJudge(dialect) for dialect in GRAMMARS}
+dialects = st.sampled_from(GRAMMARS)
 
 
 # -- What a verdict is worth ------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_whatever_is_read_is_a_verdict_or_says_why_not(dialect: Dialect, text: s
 
 @pytest.mark.parametrize("text", ["", "+", "=", "=+\n", "=+=-", "==+", "\n=+", "<analysis></analysis><verdict>MAYBE</verdict>"])
 def test_half_a_verdict_is_none(text: str) -> None:
-    for dialect in DIALECTS:
+    for dialect in GRAMMARS:
         assert not JUDGES[dialect].parse(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0]).is_valid
 
 
@@ -178,7 +178,7 @@ def test_slices_cover_the_steps_in_order_and_nothing_twice(steps: list[str], siz
     assert len({piece.id for piece in slices}) == len(slices)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_a_slice_is_shown_with_what_came_before_it_only_where_that_is_wanted(dialect: Dialect) -> None:
     def seen(context: Any) -> str:
         judge = SliceJudge(dialect, 2, context)

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import compute_group_class_weights, term_weights
 from milonga.errors import ConfigError, UserError
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
+from milonga.roles import Dialect, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.roles.yes_no import compute_word_chances, yes_probability
@@ -53,7 +53,7 @@ def solution(steps: int = 2, text: str = "a solution") -> Rollout:
 
 
 @PROPERTY
-@given(dialect=st.sampled_from(DIALECTS), form=st.sampled_from(FORMS), data=st.data())
+@given(dialect=st.sampled_from(GRAMMARS), form=st.sampled_from(FORMS), data=st.data())
 def test_what_is_written_reads_back(dialect: Dialect, form: Any, data: st.DataObject) -> None:
     role = YesNoVerifier(dialect, form)
     verdicts = data.draw(st.lists(st.booleans(), min_size=1, max_size=5))
@@ -67,7 +67,7 @@ def test_what_is_written_reads_back(dialect: Dialect, form: Any, data: st.DataOb
 
 
 @PROPERTY
-@given(dialect=st.sampled_from(DIALECTS), form=st.sampled_from(FORMS), text=st.text(max_size=60))
+@given(dialect=st.sampled_from(GRAMMARS), form=st.sampled_from(FORMS), text=st.text(max_size=60))
 def test_no_output_breaks_the_reader(dialect: Dialect, form: Any, text: str) -> None:
     role = YesNoVerifier(dialect, form)
     parsed = role.parse(text, solution())
@@ -85,7 +85,7 @@ def test_only_the_word_itself_is_a_verdict(text: str, final: bool | None) -> Non
     assert YesNoVerifier("tagged").parse(f"{checks}\n<verdict>{text}</verdict>", solution()).value.final is final
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_the_two_forms_ask_differently(dialect: Dialect) -> None:
     """A model that learned to check first must never be scored without its check, nor the other way round."""
     prompts = [YesNoVerifier(dialect, form).prompt(Problem("p", "1+1%10", "2"), solution()) for form in FORMS]

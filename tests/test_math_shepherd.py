@@ -21,7 +21,7 @@ from milonga.objectives import make_objective
 from milonga.patterns.value_head import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
-from milonga.tasks.base import STEPS
+from milonga.tasks.base import ANSWERS, STEPS
 from milonga.types import Grade, Rollouts, TrainBatch
 
 
@@ -162,7 +162,7 @@ def test_exact_labels_need_no_completions_and_say_so() -> None:
     before = engine().ledger.policies["generator"].decode
     train_batch = train_batch_of(p, one, rollouts)
     assert engine().ledger.policies["generator"].decode == before
-    assert p.recipe.needs == {STEPS} and plan().recipe.needs == set()
+    assert p.recipe.needs == {ANSWERS, STEPS} and plan().recipe.needs == {ANSWERS}
     assert train_batch.sources == {"steps": 1.0} and train_batch.notes["label_agreement"] == 1.0
     assert train_batch.targets is not None
     for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):

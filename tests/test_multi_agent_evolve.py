@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import milonga.systems.multi_agent_evolve.questions
 from cases import FAST, TINY
+from helpers import GRAMMARS
 from hidden import others_truth, weights
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect
+from milonga.roles import Dialect
 from milonga.roles.proposer import Proposal, make_proposer_request
 from milonga.systems.multi_agent_evolve.credit import difficulty_reward, mean_score, proposer_reward, solver_reward
 from milonga.systems.multi_agent_evolve.questions import Pool, demonstrate_formats, is_question, question_to_problem
@@ -32,7 +33,7 @@ from short import SHORT, short_loop
 torch.set_num_threads(1)
 CHAIN = make_task({"name": "chain", "ops": 3})
 OPTIONS = {"formats": 0, "answers": 2, "judgements": 2, "audit": 4}
-dialects = st.sampled_from(DIALECTS)
+dialects = st.sampled_from(GRAMMARS)
 
 
 def plan(**options: Any) -> Plan:
@@ -82,7 +83,7 @@ def test_a_written_question_and_a_verdict_on_it_read_back(dialect: Dialect, inde
     assert text in asked and (dialect == "tagged" or asked == f"?{text}\n!")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_what_is_no_question_or_no_verdict_is_invalid(dialect: Dialect) -> None:
     for text in ("", " ", "1+2%100\n#3", "<question></question>", "<question>a</question><question>b</question>"):
         terse = dialect == "terse" and text.startswith("<")  # a line like any other there

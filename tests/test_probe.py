@@ -17,7 +17,7 @@ from helpers import Command, make_rollout
 from milonga.board.catalogue import Catalogue
 from milonga.cli.app import app
 from milonga.comparing import arms
-from milonga.config import Config, parse_setting, to_toml
+from milonga.config import Config, RewardSection, parse_setting, to_toml
 from milonga.errors import RunFolderError, StalledError, UserError
 from milonga.objectives import make_objective
 from milonga.probing import Probe, count_signals, find_stall, should_probe
@@ -133,7 +133,8 @@ def test_a_scorer_has_no_lengths() -> None:
     ],
 )
 def test_what_an_agent_learns_from_first(recipe: str, agent: str, source: str) -> None:
-    assert find_learning(resolve([{"recipe": recipe}]).recipe, agent) == source
+    plan = resolve([{"recipe": recipe}])
+    assert find_learning(plan.recipe, plan.schedule, agent) == source
 
 
 # --- advice ---
@@ -315,7 +316,23 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
 
 @pytest.mark.parametrize(("solver", "judge", "config", "expected"), CASES)
 def test_advice_to_the_word(solver: Any, judge: Any, config: Config, expected: list[Advice]) -> None:
-    assert advise(replace(SOLVER, **solver), None if judge is None else replace(JUDGE, **judge), config) == expected
+    both = ("generator", "verifier")
+    assert advise(replace(SOLVER, **solver), None if judge is None else replace(JUDGE, **judge), config, both) == expected
+
+
+def test_a_bootstrap_is_advised_only_for_agents_that_it_would_train_and_only_once() -> None:
+    half = replace(SOLVER, readable=0.5)
+    assert [advice.setting for advice in advise(half, None, PLAIN, ("generator",))] == ["bootstrap=10"]
+    assert [advice.setting for advice in advise(half, None, PLAIN)] == [None]
+    again = PLAIN.model_copy(update={"bootstrap": 10})
+    assert [advice.setting for advice in advise(half, None, again, ("generator",))] == [None]
+
+
+def test_a_reward_of_the_users_own_is_what_has_to_differ() -> None:
+    own = PLAIN.model_copy(update={"rewards": [RewardSection(function="my.py:f")]})
+    assert advise(replace(SOLVER, signal=0.5, accuracy=0.0, greedy=0.0), None, own) == []
+    (advice,) = advise(replace(SOLVER, signal=0.0, accuracy=0.0, greedy=0.0), None, own)
+    assert advice.blocking and advice.text == "your reward is the same for all solutions of each problem"
 
 
 def test_advice_ends_in_the_setting() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.systems.absolute_zero.roles import (
     Abducer,
     Deducer,
@@ -21,10 +21,8 @@ from milonga.systems.absolute_zero.roles import (
 )
 from milonga.types import Problem
 
-DIALECTS = ("terse", "tagged")
 
-
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_proposals_read_back(dialect: Any) -> None:
     proposer, prober = ProgramProposer(dialect), InputProposer(dialect)
     assert proposer.parse(proposer.write("sum(a)", "[1,2]")).value == Program("sum(a)", "[1,2]")
@@ -33,7 +31,7 @@ def test_proposals_read_back(dialect: Any) -> None:
         assert not proposer.parse(text).is_valid and not prober.parse(text).is_valid
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_answers_are_read_as_a_solvers(dialect: Any) -> None:
     for role in (Deducer(dialect), Abducer(dialect), Inducer(dialect)):
         found = role.parse(role.write(["[2]", "4"], "4"))
@@ -41,7 +39,7 @@ def test_answers_are_read_as_a_solvers(dialect: Any) -> None:
 
 
 def test_each_agent_is_asked_in_a_way_of_its_own() -> None:
-    for dialect in DIALECTS:
+    for dialect in GRAMMARS:
         roles = [role(dialect) for role in (Deducer, Abducer, Inducer, ProgramProposer, InputProposer)]  # type: ignore[arg-type]
         problem = Problem("p", "n+1\n2", "")
         texts = ["".join(part.text for part in role.prompt(problem)) for role in roles]
@@ -61,7 +59,7 @@ def test_questions_hold_two_of_three() -> None:
 @PROPERTY
 @given(st.text(max_size=60))
 def test_no_text_breaks_a_reader(text: str) -> None:
-    for dialect in DIALECTS:
+    for dialect in GRAMMARS:
         for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect)):  # type: ignore[arg-type]
             found = role.parse(text)
             assert found.is_valid == (found.invalid is None) and 0 <= found.format <= 1

@@ -183,7 +183,17 @@ def test_any_text_reads_as_a_solution(text: str) -> None:
         ("Step 1 is correct.\nStep 2 is incorrect.", (True, False), False, 2 / 3),
         # steps that are copied first have no verdicts
         ("Step 1: 2 + 2 = 4\nStep 2: 4 + 1 = 6\nStep 1: yes. CORRECT\nStep 2: it is 5. INCORRECT", (True, False), False, 2 / 3),
+        # remarks behind a verdict do not change it
+        ("Step 1: CORRECT\nStep 2: 5 + 3 = 9. INCORRECT. The CORRECT answer is 8.", (True, False), False, 2 / 3),
+        ("Step 1: Incorrect. Correct answer: 8.", (False,), False, 1 / 2),
+        ("Step 1: INCORRECT (CORRECT: 7)\nFinal verdict: INCORRECT\n\nThe CORRECT answer is 8.", (False,), False, 1.0),
+        ("Step 1: This cannot be correct.", (False,), False, 1 / 2),
+        # who says both says nothing
+        ("Step 1: CORRECT\nStep 2: INCORRECT\nFinal verdict: CORRECT\nFinal verdict: INCORRECT", (True, False), False, 2 / 3),
+        ("Step 1: CORRECT INCORRECT\nFinal verdict: INCORRECT CORRECT", None, None, 0.0),
         # words of an analysis are none
+        ("Step 1: The answer is in correct units.\n", None, None, 0.0),
+        ("Step 1: Correct value should be 5, not 6.\n", None, None, 0.0),
         ("Step 1: The correct value is on the right side.\n", None, None, 0.0),
         ("I cannot say.", None, None, 0.0),
         ("", None, None, 0.0),
@@ -299,16 +309,16 @@ def sample_check(text: str, count: int, chances: list[float]) -> Rollout:
     )
 
 
-def test_a_soft_verdict_is_the_probability_of_correct_at_its_word() -> None:
+def test_a_soft_verdict_lies_on_the_side_of_its_word_by_the_words_probability() -> None:
     text = "Step 1: CORRECT\n Step 2: INCORRECT\n Final verdict: INCORRECT"
     check = sample_check(text, 3, [1, 1, 0.75, 1, 1, 0.5, 1, 1, 0.875])
     value = VERIFIER.soften(check).get(Verification)
     assert (value.steps, value.final) == ((True, False), False)
-    assert value.step_scores == pytest.approx((0.75, 0.5)) and value.score == pytest.approx(0.125)
+    assert value.step_scores == pytest.approx((0.875, 0.25)) and value.score == pytest.approx(0.0625)
 
 
 def test_without_a_final_verdict_the_soft_one_is_that_of_all_steps() -> None:
     value = VERIFIER.soften(sample_check("Step 1: CORRECT\n Step 2: CORRECT", 2, [1, 1, 0.5, 1, 1, 0.25])).get(Verification)
-    assert value.score == pytest.approx(0.125)
+    assert value.score == pytest.approx(0.75 * 0.625)
     nothing = sample_check("I cannot say", 2, [1, 1, 1])
     assert VERIFIER.soften(nothing) == nothing.parsed

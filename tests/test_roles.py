@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import PROPERTY
+from helpers import GRAMMARS, PROPERTY
 from milonga.roles import DIALECTS, ROLES, Dialect, StepSolver, StepVerifier
 from milonga.types import Parsed, Problem, Prompt, Rollout, Solution
 
 RIGHT, WRONG = "\\boxed{CORRECT}", "\\boxed{INCORRECT}"
 SOLVERS = {dialect: StepSolver(dialect) for dialect in DIALECTS}
 VERIFIERS = {dialect: StepVerifier(dialect) for dialect in DIALECTS}
-GRAMMARS: tuple[Dialect, ...] = ("tagged", "terse")
-"""The dialects that demand a form. Prose has tests of its own: test_prose.py."""
 dialects = st.sampled_from(GRAMMARS)
 
 
@@ -244,16 +242,17 @@ def test_terse_solutions(text: str, steps: int, answer: str | None, form: float)
         ("<think>so <step>a</step></think><answer>\\boxed{7}</answer>", 1, "7", 0.6),
         ("<think>so</think><answer>\\boxed{7}</answer>", 0, "7", 0),
         ("<think></think><answer>\\boxed{7}</answer>", 0, "7", 0.2),
-        # another number of boxes costs format, not the answer
+        # no box costs format, not the answer; two are none
         ("<think><step>a</step></think><answer>7</answer>", 1, "7", 0.2),
-        ("<think><step>a</step></think><answer>\\boxed{7} \\boxed{8}</answer>", 1, "8", 0.2),
+        ("<think><step>a</step></think><answer>\\boxed{7} \\boxed{8}</answer>", 1, None, 0.2),
+        ("<think><step>a</step></think><answer>\\boxed{7</answer>", 1, None, 0.2),
         ("<think><step>a</step></think><answer> </answer>", 1, None, 0.2),
         # not one <think> followed by one <answer>: no format at all, but an answer that can be read counts
         ("<step>a</step><answer>\\boxed{7}</answer>", 1, "7", 0),
         ("<think><step>a</step></think>", 1, None, 0),
         ("Well. <think><step>a</step></think><answer>\\boxed{7}</answer> or so", 1, "7", 0),
         ("<think><think><step>a</step></think><answer>\\boxed{7}</answer>", 1, "7", 0),
-        ("<think><step>a</step></think><answer>\\boxed{7}</answer>" * 2, 1, "7", 0),
+        ("<think><step>a</step></think><answer>\\boxed{7}</answer>" * 2, 2, None, 0),
         ("It is \\boxed{7}.", 0, "7", 0),
     ],
 )

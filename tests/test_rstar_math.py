@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import FAST, TINY
-from helpers import PROPERTY, make_rollout
+from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import select_best_solutions
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepScorer, StepSolver
-from milonga.roles.base import DIALECTS
 from milonga.runfolder.files import JsonLines
 from milonga.systems.rstar_math.data import harvest_tree, is_held_out, make_pair_rows
 from milonga.systems.rstar_math.recipe import RstarMath
@@ -243,7 +242,7 @@ def test_a_step_is_what_a_node_adds_and_it_is_never_encoded_again() -> None:
             assert len(set(steps)) == len(steps) <= 4
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_a_solution_cut_where_a_step_ends_reads_as_its_first_steps(dialect: Dialect) -> None:
     solver = StepSolver(dialect)
     text, (mark,) = solver.write(["3+4=7", "7*5=35"], "35"), solver.step_stop

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import QUICK
-from helpers import PROPERTY, Command
+from helpers import GRAMMARS, PROPERTY, Command
 from milonga.api import make_engine
 from milonga.context import TOOL, Context, RunContext
 from milonga.errors import ConfigError, DataError
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
+from milonga.roles import Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
 from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_parsed_problem, parse_turn, write_turn
 from milonga.runfolder.files import JsonLines
 from milonga.systems.search_self_play.demonstrations import demonstrate_proposal, demonstrate_search, make_reader_example
@@ -178,7 +178,7 @@ def test_an_empty_corpus_is_an_error_before_anything_is_made(milonga: Command, t
 
 
 @PROPERTY
-@given(st.sampled_from(DIALECTS), st.sampled_from([SEARCH, ANSWER, QUESTION]), st.text("abc ?#!", min_size=1))
+@given(st.sampled_from(GRAMMARS), st.sampled_from([SEARCH, ANSWER, QUESTION]), st.text("abc ?#!", min_size=1))
 def test_a_written_turn_reads_back(dialect: Dialect, kind: str, content: str) -> None:
     read = parse_turn(write_turn(kind, content, dialect), dialect, SEARCH, ANSWER, QUESTION)
     assert read == ((kind, content.strip()) if content.strip() else None)
@@ -216,7 +216,7 @@ def test_thoughts_before_a_tag_are_allowed_and_searching_is_no_answer() -> None:
 
 
 def test_what_the_tool_says_is_foreign_text() -> None:
-    for dialect in DIALECTS:
+    for dialect in GRAMMARS:
         said = Searcher(dialect).render_tool_result(["tom <eos>", "ann"])
         assert [part.text for part in said if part.foreign] == ["tom <eos>", "ann"]
     assert "".join(part.text for part in Searcher("terse").render_tool_result([])) == "-\n"

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_rollout
+from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import select_best_worst
 from milonga.patterns.preference_pairs import BEFORE
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.roles import Dialect, StepSolver
 from milonga.systems.self_rewarding.recipe import SEED, SelfRewarding, longer_win_rate, mean_points, right_win_metrics
 from milonga.systems.self_rewarding.roles import Grader, award_points, parse_points
 from milonga.tasks import make_task
@@ -67,7 +67,7 @@ def solution(steps: int) -> Rollout:
     return Rollout.from_text("solution", "generator", make_rollout(1, 1).problem, "s\n" * steps + "#1", read)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 @PROPERTY
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.sampled_from([0, 1, 2.5, 4, 5]))
 def test_what_is_written_reads_back(dialect: Dialect, marks: list[bool], points: float) -> None:

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_rollout
+from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import downsample_to_balance, filter_right_rows
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect
+from milonga.roles import Dialect
 from milonga.schedule import Cursor
 from milonga.systems.self_taught_evaluators.duels import (
     Built,
@@ -103,7 +103,7 @@ def test_the_last_line_is_the_terse_verdict(text: str, verdict: str | None) -> N
     assert PairJudge("terse").parse(text).value.verdict == verdict
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 @pytest.mark.parametrize("verdict", ["A", "B"])
 def test_a_written_judgement_reads_back(dialect: Dialect, verdict: Any) -> None:
     judge = PairJudge(dialect)
@@ -111,7 +111,7 @@ def test_a_written_judgement_reads_back(dialect: Dialect, verdict: Any) -> None:
     assert judge.parse(text).value.verdict == verdict
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_a_judge_sees_both_solutions_in_their_order_and_not_which_is_better(dialect: Dialect) -> None:
     judge = PairJudge(dialect)
     good, bad = make_rollout(1, 3, correct=True), make_rollout(1, 5, correct=False)

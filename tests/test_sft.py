@@ -12,12 +12,13 @@ import pytest
 
 import milonga
 from cases import TINY
+from helpers import GRAMMARS
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.evals import make_bench
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, StepSolver, StepVerifier
+from milonga.roles import Dialect, StepSolver, StepVerifier
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import read_config
 from milonga.systems.sft.recipe import is_right
@@ -119,7 +120,7 @@ def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> Non
 # The teachers.
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 @pytest.mark.parametrize("name", ["chain", "last_letter"])
 def test_teachers_write_what_reads_back_as_the_truth(dialect: Dialect, name: str) -> None:
     task, solver, verifier = make_task({"name": name}), StepSolver(dialect), StepVerifier(dialect)

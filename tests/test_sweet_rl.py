@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_rollout
+from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
@@ -23,7 +23,7 @@ from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect
+from milonga.roles import Dialect
 from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem
 from milonga.systems.sweet_rl.dialogues import (
     flag_useful_questions,
@@ -96,7 +96,7 @@ def test_chain_facts_are_its_operands() -> None:
     assert [("37+5*3%100"[a:b]) for a, b in task.find_facts(Problem("p", "37+5*3%100", "26"))] == ["5", "3"]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_questions_read_back_and_a_solution_comes_after_the_last(dialect: Dialect) -> None:
     role = Inquirer(dialect, 1)
     assert role.parse(role.write_question(2)).value.part == 2 and role.parse(role.write_question(11)).value.part == 11
@@ -353,7 +353,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path) -> None:
         resolve([TINY, {"recipe": "sweet_rl", "binding": "shared"}])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", GRAMMARS)
 def test_only_the_critic_is_shown_the_reference(dialect: Dialect) -> None:
     problem, critic = Problem("p", "37+?%100", "42"), PrivilegedCritic(dialect)
     plain, more = (

@@ -83,6 +83,8 @@ def run(
     *,
     model: str | None = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
+    question: str | None = None,
+    answer: str | None = None,
     task: TaskLike | None = None,
     prompt: str | Path | Callable[..., str] | None = None,
     reward: RewardLike | list[RewardLike] | None = None,
@@ -101,6 +103,7 @@ def run(
     device: str | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    force: bool = False,
     quiet: bool = False,
 ) -> Report:
     """Train by a recipe and return its report.
@@ -109,13 +112,15 @@ def run(
         milonga.run("grpo", model="Qwen/Qwen2.5-0.5B-Instruct", data=rows, reward=my_reward, lora=True)
 
     `model` is that of the lead agent, `models` maps agents to theirs. `data` is a file, or rows with a question and an answer
-    each; they are kept in the run folder. `task` may also be a function `f(rng)`, a Task class or a Task. `prompt` is a Jinja
-    template in a file, or a function `f(problem, **more)` that returns the solver's prompt. `reward` is a
-    function `f(prompts, completions, **columns)` (see `milonga.tasks.functions.RewardFunction`), a pair of one and its
-    weight, or a list of such; `extract` a function `f(text, problem)` that finds the answer in a solution. `settings` has any
-    other key of the config, dotted or nested: `{"eval.every": 5, "batch": {"rollouts": 16}}`.
+    each (or in the columns that `question` and `answer` name); they are kept in the run folder. `task` may also be a function
+    `f(rng)`, a Task class or a Task. `prompt` is a Jinja template in a file, or a function `f(problem, **more)` that returns
+    the solver's prompt. `reward` is a function `f(prompts, completions, **columns)` (see
+    `milonga.tasks.functions.RewardFunction`), a pair of one and its weight, or a list of such; `extract` a function
+    `f(text, problem)` that finds the answer in a solution. `settings` has any other key of the config, dotted or nested:
+    `{"eval.every": 5, "batch": {"rollouts": 16}}`.
 
-    What was passed as a lambda, an instance or from a notebook has to be passed to `resume` again.
+    What was passed as a lambda, an instance or from a notebook has to be passed to `resume` again. With `force` it runs even if
+    the probe says that nothing can be learned.
     """
     name = name_recipe(recipe)
     folder = Path(out) if out is not None else choose_run_folder(name)
@@ -124,6 +129,8 @@ def run(
     flags = make_layer(
         task=task if task is None or isinstance(task, str | Mapping) else name_object(task),
         data=path,
+        question=question,
+        answer=answer,
         prompt=prompt,
         solver=find_recipe(name).solving,
         reward=reward,
@@ -143,7 +150,7 @@ def run(
         config=config,
         settings=[flags, expand_keys(settings or {})],
     )
-    return start(plan, folder, quiet)
+    return start(plan, folder, quiet, force)
 
 
 def name_recipe(recipe: str | type[Recipe]) -> str:

@@ -23,7 +23,7 @@ from milonga.objectives import Estimator
 from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
-from milonga.roles.solver import accept_extracted
+from milonga.roles.solver import NO_ANSWER, NO_STEPS, accept_extracted
 from milonga.tasks import Task
 from milonga.tasks.functions import Extractor, RewardFunction, sum_rewards
 from milonga.timeline import Timeline
@@ -423,10 +423,12 @@ class Context:
 
     def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
-        in no box, is found by the task; a text that was cut has no such answer."""
+        in no box, is found by the task; a text that was cut has no such answer. What other forms lack stays as it is."""
+        prose = role.dialect == "plain" and parsed.invalid in (None, NO_ANSWER, NO_STEPS)
         if self.run.extract is not None:
-            return accept_extracted(parsed, self.run.extract(text, problem), asked=True)
-        if role.dialect != "plain" or not (problem.wants_program or value.answer is None):
+            answer = self.run.extract(text, problem)
+            return accept_extracted(parsed, answer, True) if prose else replace(parsed, value=replace(value, answer=answer))
+        if not prose or not (problem.wants_program or value.answer is None):
             return parsed
         found = None if finish == "length" and not problem.wants_program else self.task.extract(text, problem)
         return accept_extracted(parsed, found, asked=problem.wants_program)

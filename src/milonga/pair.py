@@ -106,9 +106,12 @@ class Verdict:
 
     @property
     def steps(self) -> tuple[float, ...] | None:
-        """Probability that each step is right; None if no check judges every step."""
+        """Probability that each step is right, by the checks that reach it; None if no check judges steps. Steps that no check
+        reaches, because each stopped at a wrong step before, are left out."""
         said = [scores for value in self.values if (scores := get_step_confidence(value)) is not None]
-        return tuple(sum(column) / len(said) for column in zip(*said, strict=True)) if said else None
+        most = max(map(len, said), default=0)
+        columns = [[scores[k] for scores in said if k < len(scores)] for k in range(most)]
+        return tuple(sum(column) / len(column) for column in columns) if said else None
 
     @property
     def first_error(self) -> int | None:

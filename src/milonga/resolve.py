@@ -152,7 +152,15 @@ def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: 
     for agent, role in roles.items():
         section = config.policies[agents[agent]]
         role.thought_steps = config.thought_steps
-        role.template = None if section.prompt is None else load_prompt(section.prompt)
+        if section.prompt is None:
+            continue
+        sharing = [other for other, policy in agents.items() if policy == agents[agent]]
+        if len(sharing) > 1:
+            raise ConfigError(
+                f"policies.{agents[agent]}.prompt: this policy serves {', '.join(sharing)}, which are asked different things; "
+                "a prompt of your own needs binding=own or lora"
+            )
+        role.template = load_prompt(section.prompt)
 
 
 def _limit_evaluation(config: Config, task: Task) -> Config:

@@ -430,14 +430,16 @@ def _build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: boo
 
 
 def _build_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
-    """Build one note per step from a verification; empty unless it has exactly one verdict per step."""
+    """Build a note for each step that a verification judges: it may stop at its first wrong step. Empty if there are more
+    verdicts than steps."""
     verdicts, scores = judge["step_verdicts"] or [], judge["step_scores"] or []
-    if len(verdicts) != steps:
+    count = len(verdicts)
+    if count > steps:
         return []
     pieces, _ = split_at_ends(judge["text"] or "", _find_step_ends(judge, terse))
-    if len(pieces) != steps or judge["text"] == solution["text"]:  # a scorer writes nothing of its own
-        pieces = [""] * steps
-    return [Note(number, pieces[k], verdicts[k], scores[k] if len(scores) == steps else None) for k in range(steps)]
+    if len(pieces) != count or judge["text"] == solution["text"]:  # a scorer writes nothing of its own
+        pieces = [""] * count
+    return [Note(number, pieces[k], verdicts[k], scores[k] if len(scores) == count else None) for k in range(count)]
 
 
 def _build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> Check:

@@ -97,7 +97,8 @@ class StepCredit:
     ) -> list[PerToken]:
         """Return token advantages: one float array per rollout, aligned with its ids.
 
-        `verdicts[i]` are +1/-1 for each step of rollout i; None where the verification did not match the steps.
+        `verdicts[i]` are +1/-1 for each step of rollout i, NaN where one is unknown; None where the verification did not match
+        the steps.
         """
         for verdict, rollout in zip(verdicts, rollouts, strict=True):
             if verdict is not None and len(verdict) != len(rollout.steps):
@@ -130,14 +131,14 @@ class StepCredit:
         With `verdict` the mean verdict of the batch is subtracted first and nothing after, so that unanimous verdicts give 0.
         """
         paper = self.norm == "paper"
-        known = [value for verdict in verdicts if verdict for value in verdict]
+        known = [value for verdict in verdicts if verdict for value in verdict if not np.isnan(value)]
         middle = 0.0 if paper or not known else float(np.mean(known))
         returns, judged = [], []
         for verdict, rollout in zip(verdicts, rollouts, strict=True):
             tokens = np.zeros(len(rollout.ids))
             if verdict:
                 for value, (_, end) in zip(verdict, rollout.steps, strict=True):
-                    tokens[end - 1] += (value - middle) / len(verdict)
+                    tokens[end - 1] += 0.0 if np.isnan(value) else (value - middle) / len(verdict)
             returns.append(returns_to_go(tokens, rollout.mask, self.gamma))
             # Without verdicts the return is 0; once shifted, it would be a penalty. So these tokens are left out.
             judged.append(rollout.mask & bool(verdict))

@@ -205,8 +205,8 @@ def judge_metrics(checks: Rollouts) -> Metrics:
     step_pairs = [
         (said, true)
         for v, s in readable
-        if v.steps is not None and s.grade is not None and s.grade.steps is not None and len(v.steps) == len(s.grade.steps)
-        for said, true in zip(v.steps, s.grade.steps, strict=True)
+        if v.steps is not None and s.grade is not None and s.grade.steps is not None and len(v.steps) <= len(s.grade.steps)
+        for said, true in zip(v.steps, s.grade.steps, strict=False)  # a verifier may stop at its first wrong step
     ]
     return {
         "accuracy_on_right": on_right,
@@ -228,7 +228,8 @@ def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
     accuracy = mean([s.correct for s, _ in known])
     judged = [v.steps for _, v in known if v.steps is not None]
     said = mean([right for steps in judged for right in steps])
-    exact = mean([right for s, v in known if v.steps is not None and s.grade and s.grade.steps for right in s.grade.steps])
+    judged_truth = [s.grade.steps[: len(v.steps)] for s, v in known if v.steps is not None and s.grade and s.grade.steps]
+    exact = mean([right for steps in judged_truth for right in steps])
     return {
         "hacking_gap": None if score is None or accuracy is None else score - accuracy,
         "step_hacking_gap": None if said is None or exact is None else said - exact,

@@ -8,7 +8,7 @@ make a judge that mostly says CORRECT say it always.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby, zip_longest
+from itertools import groupby
 
 import numpy as np
 
@@ -26,11 +26,18 @@ PER_GROUP = 2
 
 
 def schedule_bootstrap(recipe: Recipe, roles: Mapping[str, Role], turns: int) -> Schedule:
-    """Make phases in which step solver and step verifier, where there are such, imitate themselves. They come before the run's
-    turns."""
-    kinds = {recipe.solving: StepSolver, recipe.judging: StepVerifier}
-    agents = [agent for agent, kind in kinds.items() if isinstance(roles.get(agent), kind)]
+    """Make phases in which step solver and step verifier, where they learn at all, imitate themselves. They come before the
+    run's turns."""
+    agents = list_bootstrapped(recipe, roles)
     return Schedule(tuple(Phase(agent, turns, name=BOOTSTRAP, counts=False) for agent in agents if turns))
+
+
+def list_bootstrapped(recipe: Recipe, roles: Mapping[str, Role]) -> list[str]:
+    """List the agents that a bootstrap trains: those of the recipe's own learners that are a step solver or a step verifier."""
+    schedule = recipe.schedule()
+    learners = {phase.learner for phase in schedule.intro + schedule.cycle} - set(recipe.inference_only)
+    kinds = {recipe.solving: StepSolver, recipe.judging: StepVerifier}
+    return [agent for agent, kind in kinds.items() if agent in learners and isinstance(roles.get(agent), kind)]
 
 
 def sample_bootstrap(ctx: Context, recipe: Recipe) -> Rollouts:
@@ -64,19 +71,16 @@ def select_solutions(readable: Rollouts) -> Rollouts:
 def select_verifications(readable: Rollouts) -> Rollouts:
     """Select verifications of both classes in equal numbers, a few of each solution.
 
-    The classes are right and wrong solutions, of whose verifications those count that agree with the truth. Where one class
-    would be empty, or the truth is unknown, they are positive and negative verdicts.
+    The classes are right and wrong solutions, of whose verifications those count that agree with the truth; if one class has
+    none, nothing is selected. Where no truth is known, the classes are positive and negative verdicts.
     """
     ranked = sorted(readable, key=lambda rollout: -rollout.parsed.format)  # stable: equal ones stay in order
-    agreeing = [c for c in ranked if c.verification.final is (None if np.isnan(c.target.correct) else c.target.correct == 1.0)]
-    right = _limit_each([c for c in agreeing if c.verification.final])
-    wrong = _limit_each([c for c in agreeing if not c.verification.final])
-    if not right or not wrong:
-        right = _limit_each([c for c in ranked if c.verification.final])
-        wrong = _limit_each([c for c in ranked if not c.verification.final])
-    few = min(len(right), len(wrong)) or max(len(right), len(wrong))
-    pairs = zip_longest(right[:few], wrong[:few])
-    return Rollouts(check for pair in pairs for check in pair if check is not None)
+    known = [check for check in ranked if not np.isnan(check.target.correct)]
+    agreeing = [check for check in known if check.verification.final is (check.target.correct == 1.0)] if known else ranked
+    right = _limit_each([check for check in agreeing if check.verification.final])
+    wrong = _limit_each([check for check in agreeing if not check.verification.final])
+    pairs = zip(right, wrong, strict=False)
+    return Rollouts(check for pair in pairs for check in pair)
 
 
 def _limit_each(checks: list[Rollout]) -> list[Rollout]:

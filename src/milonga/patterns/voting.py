@@ -72,14 +72,22 @@ def mean_final_verdicts(solutions: Rollouts, checks: Rollouts) -> Floats:
 
 
 def mean_step_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[float] | None]:
-    """Return the mean verdict on each step, from -1 to +1, over the checks that judge every step; None where there is none."""
-    by_solution: dict[str, list[tuple[bool, ...]]] = {}
+    """Return the mean verdict on each step, from -1 to +1, over the checks that reach it: one may stop at its first wrong step.
+    NaN where none does, None where no check can be read."""
+    by_solution: dict[str, list[list[float]]] = {}
     for check in checks:
-        verdicts = check.verification.steps
-        if verdicts and len(verdicts) == len(check.target.steps):
-            by_solution.setdefault(check.target.id, []).append(verdicts)
+        verdicts, count = check.verification.steps, len(check.target.steps)
+        if verdicts and len(verdicts) <= count:
+            padded = [float(right) for right in verdicts] + [float("nan")] * (count - len(verdicts))
+            by_solution.setdefault(check.target.id, []).append(padded)
     rows = [by_solution.get(solution.id) for solution in solutions]
-    return [None if row is None else [2 * float(share) - 1 for share in np.mean(row, axis=0)] for row in rows]
+    return [None if row is None else [_mean_sign(column) for column in zip(*row, strict=True)] for row in rows]
+
+
+def _mean_sign(column: Sequence[float]) -> float:
+    """Return the mean of known verdicts (0 or 1) as a sign from -1 to +1; NaN if there is none."""
+    known = [value for value in column if not np.isnan(value)]
+    return 2 * float(np.mean(known)) - 1 if known else float("nan")
 
 
 def winner_correctness(ballot: Ballot) -> float:

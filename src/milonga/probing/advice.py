@@ -5,7 +5,7 @@ Advice that is `blocking` says that nothing can be learned as things are: `milon
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from milonga.config import Config
@@ -40,18 +40,22 @@ class Advice:
         return self.text if self.setting is None else f"{self.text}: --set {self.setting}"
 
 
-def advise(solver: SolverFigures, judge: JudgeFigures | None, config: Config) -> list[Advice]:
-    """Advise what to change before a run, what blocks it first."""
-    found = [*_advise_on_outputs(solver, solver, config), *_advise_on_solver(solver, config)]
+def advise(
+    solver: SolverFigures, judge: JudgeFigures | None, config: Config, bootstrapped: Collection[str] = ()
+) -> list[Advice]:
+    """Advise what to change before a run, what blocks it first. `bootstrapped` are the agents that a bootstrap would train."""
+    found = [*_advise_on_outputs(solver, solver, config, bootstrapped), *_advise_on_solver(solver, config)]
     if judge is not None:
-        found += [*_advise_on_outputs(judge, solver, config), *_advise_on_judge(judge, config)]
+        found += [*_advise_on_outputs(judge, solver, config, bootstrapped), *_advise_on_judge(judge, config)]
     elif solver.unsound is not None and solver.unsound >= OFTEN_UNSOUND:
         wrong = f"{format_share(solver.unsound)} of the right answers have a wrong step"
         found.append(Advice(f"{wrong}: rewards for answers alone do not see that, the recipe tango trains a step verifier too"))
     return sorted(found, key=lambda advice: not advice.blocking)
 
 
-def _advise_on_outputs(figures: OutputFigures, solver: SolverFigures, config: Config) -> Iterator[Advice]:
+def _advise_on_outputs(
+    figures: OutputFigures, solver: SolverFigures, config: Config, bootstrapped: Collection[str]
+) -> Iterator[Advice]:
     """Advise on what is cut, and on what cannot be read.
 
     Where nothing can be read nothing is earned. That does not block an agent that first learns from examples, which may teach
@@ -71,7 +75,7 @@ def _advise_on_outputs(figures: OutputFigures, solver: SolverFigures, config: Co
         unread = f"{share} of what the {figures.agent} wrote can be read in the dialect '{config.dialect}'"
         if config.dialect == "tagged":
             yield Advice(f"{unread}, which only models that were trained in it speak", "dialect=plain", blocking)
-        elif figures.readable:
+        elif figures.readable and figures.agent in bootstrapped and not config.bootstrap:
             yield Advice(f"{unread}, so let it imitate what can be, before the run", f"bootstrap={BOOTSTRAP_TURNS}", blocking)
         else:
             yield Advice(f"{unread}: try another prompt (policies.{figures.policy}.prompt) or another model", None, blocking)
@@ -81,7 +85,9 @@ def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]
     """Advise on rewards that do not differ within a group, and on the temperature."""
     if solver.signal == 0 and solver.readable:
         blocking = solver.learns_from == "outcomes"
-        if solver.accuracy == 0:
+        if config.rewards:
+            yield Advice("your reward is the same for all solutions of each problem", None, blocking)
+        elif solver.accuracy == 0:
             yield Advice(
                 "no group has both outcomes, all answers are wrong: choose easier problems or a stronger model", None, blocking
             )

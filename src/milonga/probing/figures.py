@@ -64,7 +64,8 @@ class SolverFigures(OutputFigures):
     pass_at_k: float | None
     """Share of problems that at least one solution solves."""
     signal: float | None
-    """Share of problems with both right and wrong solutions: only these have a gradient of outcome rewards."""
+    """Share of problems whose solutions earn different rewards (right and wrong answers, or a reward of the user's own): only
+    these have a gradient of outcome rewards."""
     unsound: float | None
     """Share of the right answers with a wrong step, or without steps."""
 
@@ -145,14 +146,17 @@ def _group_by_problem(rollouts: Rollouts) -> list[list[Rollout]]:
 
 
 def _score_majority(group: Sequence[Rollout], group_answers: GroupAnswers) -> float:
-    """Whether the most frequent answer of a group is right, the first seen on a tie; 0 where there is no answer."""
+    """Whether the most frequent answer of a group is right, the first seen on a tie; 0 where there is no answer, NaN where no
+    answer is known to be right or wrong."""
+    if all(np.isnan(t.correct) for t in group):
+        return float("nan")
     classes = group_answers([t.solution.answer for t in group])
     winner = majority_vote(classes)
     return 0.0 if winner is None else group[classes.index(winner)].correct
 
 
 def _share_mixed_groups(solutions: Rollouts) -> float | None:
-    """Share of problems with both outcomes, among those with at least two known ones."""
-    mixed = dict(zip(solutions.problem_ids, has_both_outcomes(solutions.correct, solutions.problem_ids), strict=True))
-    known = Counter(t.problem.id for t in solutions if not np.isnan(t.correct))
+    """Share of problems whose solutions earn different rewards, among those with at least two known ones."""
+    mixed = dict(zip(solutions.problem_ids, has_both_outcomes(solutions.rewards, solutions.problem_ids), strict=True))
+    known = Counter(t.problem.id for t in solutions if not np.isnan(t.reward))
     return mean([bool(mixed[problem]) for problem, count in known.items() if count > 1])

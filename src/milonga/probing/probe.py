@@ -12,6 +12,7 @@ from typing import Any
 from milonga.config import is_embedded
 from milonga.context import Context, RunContext
 from milonga.errors import RunFolderError
+from milonga.patterns.bootstrap import list_bootstrapped
 from milonga.probing.advice import Advice, advise
 from milonga.probing.figures import (
     Asked,
@@ -27,6 +28,7 @@ from milonga.resolve import Plan
 from milonga.roles import StepSolver
 from milonga.runfolder.files import to_json, write_atomically
 from milonga.runfolder.record import read_json
+from milonga.schedule import Schedule
 from milonga.text import clip_text, format_number, format_share
 from milonga.types import Rollouts
 
@@ -179,7 +181,7 @@ def probe(plan: Plan, run_context: RunContext, problems: int = PROBLEMS, rollout
         judge=judge,
         turn_s=sum(ctx.timeline.seconds.values()) * batch.problems * batch.rollouts / max(1, len(solutions)),
         memory_gib=_measure_memory() if plan.config.engine == "local" else None,
-        advice=tuple(advise(solver, judge, plan.config)),
+        advice=tuple(advise(solver, judge, plan.config, list_bootstrapped(plan.recipe, plan.roles))),
         examples=tuple(_select_unreadable(solutions) + _select_unreadable(checks or Rollouts([]))),
     )
 
@@ -198,15 +200,15 @@ def _make_context(run_context: RunContext) -> Context:
 
 
 def _describe_agent(plan: Plan, run_context: RunContext, agent: str) -> Asked:
-    return Asked(agent, plan.agents[agent], find_learning(plan.recipe, agent), run_context.get_max_tokens(agent))
+    learning = find_learning(plan.recipe, plan.schedule, agent)
+    return Asked(agent, plan.agents[agent], learning, run_context.get_max_tokens(agent))
 
 
-def find_learning(recipe: Recipe, agent: str) -> LearnsFrom:
+def find_learning(recipe: Recipe, schedule: Schedule, agent: str) -> LearnsFrom:
     """Find out what an agent learns from in its first turns.
 
     Phases with a name imitate or collect: by them an agent may learn to write what can be read before it is rewarded.
     """
-    schedule = recipe.schedule()
     first = next((phase for phase in schedule.intro + schedule.cycle if phase.learner == agent and phase.turns != 0), None)
     if first is None:
         return "nothing"

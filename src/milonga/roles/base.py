@@ -76,7 +76,7 @@ class Role(ABC):
             steps = target.parsed.value.steps if isinstance(target.parsed.value, Solution) else ()
             foreign |= {"solution": target.text, "steps": steps}
             count = len(steps)
-        return self.template.render(foreign, count=count, example=self.example)
+        return self.template.render(foreign, count=count, example=self.example, program=problem.wants_program)
 
     @property
     @abstractmethod

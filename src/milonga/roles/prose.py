@@ -144,7 +144,8 @@ CLOSING_MARK = re.compile(
 )
 """How a verdict on the whole may begin, once the step before it has its own."""
 WORD = re.compile(
-    r"(?<![a-z])(?P<no>not\s+(?:entirely\s+|quite\s+|fully\s+)?)?(?P<word>in\W{0,3}correct|correct|wrong|right)(?![a-z])",
+    r"(?<![a-z])(?P<no>(?:not|can(?:not|'t) be|isn't|never)\s+(?:entirely\s+|quite\s+|fully\s+)?)?"
+    r"(?P<word>in[^\w\s]{0,3}correct|correct|wrong|right)(?![a-z])",
     re.IGNORECASE,
 )
 BOX_BEFORE = re.compile(r"\\boxed\{\W*(?:text\{\W*)?$")
@@ -156,6 +157,8 @@ ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
 QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)
 """What follows a word that only repeats what was asked for: "CORRECT or INCORRECT", "the first INCORRECT step"."""
 QUOTED_BEFORE = re.compile(r"\bcorrect\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
+BOTH, BOTH_BEFORE = re.compile(r"[ \t]+(?:IN)?CORRECT\b"), re.compile(r"\b(?:IN)?CORRECT[ \t]+$")
+"""Who says both words in a row says nothing."""
 
 
 ALONE = re.compile(r"[\s>*#_\-•`\[(]*(?:\\boxed\{\W*(?:text\{)?)?(?:in)?correct[\s*_`.!)\]}]*", re.IGNORECASE)
@@ -199,16 +202,18 @@ def read_verdicts(text: str, count: int) -> Verdicts:
     """
     steps: dict[int, Verdict] = {}
     ends: dict[int, int] = {}
-    final: Verdict | None = None
+    finals: list[Verdict] = []
     sections = _find_sections(text)
     for section in sections:
         verdict = _find_verdict(text, section.start, section.end)
         if verdict is None:
             continue
         if section.kind == "final":
-            final = verdict
+            finals.append(verdict)
         elif max(steps, default=0) < section.number <= count:
             steps[section.number], ends[section.number] = verdict, section.end
+    # Who says both says nothing.
+    final = finals[0] if len({verdict.right for verdict in finals}) == 1 else None
     if not any(section.kind == "step" for section in sections):
         return _read_unmarked(text, count, final)
     return Verdicts(steps, ends, final)
@@ -255,11 +260,12 @@ def _read_unmarked(text: str, count: int, final: Verdict | None) -> Verdicts:
 
 
 def _find_verdict(text: str, start: int, end: int) -> Verdict | None:
-    """Find the verdict in a part of the text: of the words that can be one, the last of those most plainly said."""
+    """Find the verdict in a part of the text: of the words that can be one, those most plainly said. Of plain ones the first
+    counts, since remarks may follow; of statements in an analysis the last, which concludes it."""
     best: Verdict | None = None
     for match in WORD.finditer(text, start, end):
         found = _weigh_word(text, match, start, end)
-        if found is not None and (best is None or found.plainness >= best.plainness):
+        if found is not None and (best is None or found.plainness > best.plainness or found.plainness == best.plainness == 1):
             best = found
     return best
 
@@ -278,17 +284,16 @@ def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> Verdic
 
 
 def _weigh_place(word: str, before: str, after: str, negated: str | None) -> int | None:
-    if QUOTED.match(after) or QUOTED_BEFORE.search(before):
+    if QUOTED.match(after) or QUOTED_BEFORE.search(before) or BOTH.match(after) or BOTH_BEFORE.search(before):
         return None
     if BOX_BEFORE.search(before):
         return 3
-    graded = word.lower() not in ("wrong", "right")
-    if graded and word.isupper():
+    graded, last = word.lower() not in ("wrong", "right"), ENDING.match(after) is not None
+    if graded and word.isupper() and not re.search(r"\b(?:the|a)\s+$", before, re.IGNORECASE):
         return 2
-    last = ENDING.match(after) is not None
-    if PREDICATE.search(before) is None:
+    if negated is None and PREDICATE.search(before) is None:
         return None
     if last and not before.strip(" *_\"'`>-#"):
         return 2
     predicated = negated is not None or re.search(r"\b(?:is|are|was|were|be|seems?)\W*$", before, re.IGNORECASE) is not None
-    return 1 if last or predicated or (graded and after[:1] in (".", ",", ";", ":", "!", " ") and word[0].isupper()) else None
+    return 1 if last or predicated or (graded and after[:1] in (".", ",", ";", ":", "!") and word[0].isupper()) else None

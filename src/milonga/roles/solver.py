@@ -24,7 +24,8 @@ Problem:
 """
 NEXT_EXAMPLE = "\n\nProblem:"
 """What a model that was shown a worked example writes when it goes on to a problem of its own."""
-NO_ANSWER = "no boxed answer, and none that the task could find"
+NO_ANSWER, NO_STEPS = "no boxed answer, and none that the task could find", "no steps"
+"""Why prose cannot be read as a solution."""
 LOOSE_FORMAT = 0.5
 """Format score of an answer that was found without a box."""
 
@@ -104,7 +105,7 @@ def parse_plain(text: str, thought_steps: bool = False) -> Parsed:
     value = Solution(steps, ends, find_last_box(text), begin=begin)
     if value.answer is None:
         return Parsed(value, 0.0, NO_ANSWER)
-    return Parsed(value, 1.0) if steps else Parsed(value, 0.5, "no steps")
+    return Parsed(value, 1.0) if steps else Parsed(value, 0.5, NO_STEPS)
 
 
 def accept_extracted(parsed: Parsed, answer: str | None, asked: bool) -> Parsed:
@@ -113,7 +114,7 @@ def accept_extracted(parsed: Parsed, answer: str | None, asked: bool) -> Parsed:
     value = replace(parsed.get(Solution), answer=answer)
     if answer is None:
         return Parsed(value, 0.0, NO_ANSWER)
-    return Parsed(value, 1.0 if asked else LOOSE_FORMAT, None if value.steps else "no steps")
+    return Parsed(value, 1.0 if asked else LOOSE_FORMAT, None if value.steps else NO_STEPS)
 
 
 def parse_terse(text: str) -> Parsed:
@@ -140,12 +141,16 @@ def parse_terse(text: str) -> Parsed:
 def parse_tagged(text: str) -> Parsed:
     """Parse a completion of one work tag and one answer tag: steps inside the work, a box in the answer.
 
-    The answer is read from anything like it: another number of boxes, none, or text around the tags cost format alone.
+    The answer is read from anything like it: no box in the tag, or text around the tags, cost format alone. Who gives two has
+    given none.
     """
     exact, loose = find_frame(text, "think", "answer"), find_loose_frame(text, "think", "answer")
     found = find_tags(loose[0].body, "step", loose[0].start + len("<think>")) if loose else find_tags(text, "step")
     said = loose[1].body if loose else text
-    answer = find_last_box(said) or (said.strip() or None if loose else None)
+    boxes = [box.strip() for box in find_boxed(said) if box.strip()]
+    answer = boxes[0] if len(boxes) == 1 else None
+    if loose and not boxes and "\\boxed" not in said:
+        answer = said.strip() or None
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
     problems = [reason for reason, is_so in (("no answer", answer is None), ("no steps", not found)) if is_so]
     return Parsed(value, _score_tagged(exact, len(found)) if exact else 0.0, "; ".join(problems) or None)

@@ -30,7 +30,10 @@ def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:
 
 
 def find_loose_frame(text: str, first: str, second: str) -> tuple[Tagged, Tagged] | None:
-    """Find `<first>…</first>` and, after it, `<second>…</second>` within any other text; None unless both are there."""
+    """Find `<first>…</first>` and, after it, `<second>…</second>` within any other text; None unless each is there once: who
+    writes two answers has given none."""
+    if any(text.count(mark) != 1 for tag in (first, second) for mark in (f"<{tag}>", f"</{tag}>")):
+        return None
     one = _find_tag(text, first, 0)
     two = None if one is None else _find_tag(text, second, one.end)
     return None if one is None or two is None else (one, two)

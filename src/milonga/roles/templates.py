@@ -29,6 +29,7 @@ VARIABLES = {
     "steps": "its steps, as a list of texts",
     "count": "the number of its steps",
     "example": "whether a worked example is to be shown",
+    "program": "whether the answer is a program",
 }
 
 

@@ -18,7 +18,7 @@ from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_roll
 from milonga.roles.tags import find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Task
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 
 VERIFIER_PROMPT = """\
 You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
@@ -93,10 +93,10 @@ class StepVerifier(Role):
         return score_verification(found, len(target.solution.steps), target.parsed.format)
 
     def soften(self, rollout: Rollout) -> Parsed:
-        """Add soft verdicts to those in prose: how probable the word CORRECT was where the verdict stands. The word that was
-        sampled has its own probability, the other one the rest: no further pass through the model is needed."""
+        """Add soft verdicts to those in prose: each verdict with the probability that its word had. No further pass through the
+        model is needed. Other roles that judge something else than solutions have none."""
         value = rollout.verification
-        if self.dialect != "plain" or value.final is None:
+        if self.dialect != "plain" or value.final is None or not isinstance(rollout.target.parsed.value, Solution):
             return rollout.parsed
         found = read_verdicts(rollout.text, len(rollout.target.solution.steps))
         steps = tuple(_compute_soft_verdict(rollout, found.steps[n]) for n in range(1, len(value.steps or ()) + 1)) or None
@@ -129,10 +129,11 @@ class StepVerifier(Role):
 
 
 def _compute_soft_verdict(rollout: Rollout, verdict: Verdict) -> float:
-    """Compute the probability of CORRECT at a verdict, from the log-probability of the token in which its word begins."""
+    """Compute how sure a verdict is, from 0 (surely wrong) to 1 (surely right), by the probability of the token in which its
+    word begins. What else could have stood there need not be the other word: it counts as undecided, one half."""
     assert rollout.chars is not None
     chance = math.exp(rollout.logprobs[int(np.searchsorted(rollout.chars, verdict.at, side="right"))])
-    return chance if verdict.right else 1.0 - chance
+    return 0.5 + chance / 2 if verdict.right else 0.5 - chance / 2
 
 
 def _write_plain(verdicts: Sequence[bool], final: bool, notes: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ class YesNoVerifier(Role):
         super().__init__(dialect)
         self.form, self.voting, self.normalise = form, voting, normalise
         self.rationales = rationales if form == "cot" else 1
-        self.steps = StepVerifier(dialect)
+        self.steps = StepVerifier("terse" if dialect == "terse" else "tagged")
 
     @property
     def words(self) -> tuple[str, str]:

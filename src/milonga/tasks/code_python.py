@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -20,8 +21,12 @@ Call = tuple[str, str, tuple[tuple[Any, ...], ...]]
 
 
 def find_blocks(text: str) -> list[str]:
-    """Find the blocks of Python between code fences; the last fence may be left open."""
-    return [found["body"].strip("\n") for found in FENCE.finditer(text) if found["language"].lower() in PYTHON]
+    """Find the blocks of Python between code fences; the last fence may be left open. Blocks that say that they are Python are
+    preferred to those that say nothing: examples of output stand in such."""
+    blocks = [(found["language"].lower(), found["body"]) for found in FENCE.finditer(text)]
+    named = [body for language, body in blocks if language and language in PYTHON]
+    bodies = named or [body for language, body in blocks if language in PYTHON]
+    return [textwrap.dedent(body).strip("\n") for body in bodies]
 
 
 def extract_source(answer: str) -> str:

@@ -13,6 +13,7 @@ import importlib.util
 import random
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -137,6 +138,9 @@ class DataTask(Task):
         test = self.options.test if isinstance(self.options, FieldOptions) else None
         self.parser = self.options.make_parser()
         self.splits = make_splits(self.name, self.load(), self.options.dev, test)
+        if isinstance(self.options, FieldOptions) and self.options.levels is not None:
+            # After the split: what is held out does not depend on the levels that are chosen.
+            self.splits = replace(self.splits, rows=take_levels(self.splits.rows, self.options.levels))
         self._order = self._make_order()
         self._at_level: dict[int, Self] = {}
 
@@ -236,16 +240,16 @@ class DataTask(Task):
         return figures | ({"rows_left_out": len(self.parser.left_out)} if self.parser.left_out else {})
 
 
-def take_levels(own: Mapping[Split, list[Row]], levels: Collection[int] | None) -> dict[Split, list[Row]]:
-    """Take the rows of some levels; all, without any. A split that has none of them is an error."""
-    taken = {split: [row for row in rows if levels is None or row.level in levels] for split, rows in own.items()}
+def take_levels(own: Mapping[Split, Sequence[Row]], levels: Collection[int]) -> dict[Split, Sequence[Row]]:
+    """Take the rows of some levels. A split that has none of them is an error."""
+    taken: dict[Split, Sequence[Row]] = {split: [row for row in rows if row.level in levels] for split, rows in own.items()}
     for split, rows in own.items():
-        if not taken[split]:
+        if rows and not taken[split]:
             there = sorted({row.level for row in rows if row.level is not None})
             said = (
                 f"there are {', '.join(map(str, there))}" if there else "no row has a level: name its field, task.fields.level"
             )
-            raise DataError(f"no {split} row has one of the levels task.levels={list(levels or ())}; {said}")
+            raise DataError(f"no {split} row has one of the levels task.levels={list(levels)}; {said}")
     return taken
 
 
@@ -260,8 +264,7 @@ class Jsonl(DataTask):
     def load(self) -> dict[Split, list[Row]]:
         o = self.options
         paths: dict[Split, str | None] = {"train": o.path, "dev": o.dev_path, "test": o.test_path}
-        rows = {split: self.parser.read_file(Path(path)) for split, path in paths.items() if path is not None}
-        return take_levels(rows, o.levels)
+        return {split: self.parser.read_file(Path(path)) for split, path in paths.items() if path is not None}
 
 
 @TASKS.register("hub")
@@ -276,8 +279,7 @@ class Hub(DataTask):
         o = self.options
         names: dict[Split, str | None] = {"train": o.train_split, "dev": o.dev_split, "test": o.test_split}
         found = {split: name for split, name in names.items() if name is not None}
-        rows = {split: _read_hub(o.dataset, o.config, name, o.revision, self.parser) for split, name in found.items()}
-        return take_levels(rows, o.levels)
+        return {split: _read_hub(o.dataset, o.config, name, o.revision, self.parser) for split, name in found.items()}
 
 
 @TASKS.register("gsm8k")

@@ -72,9 +72,10 @@ def collect_step_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     for group in checks:
         grade = group[0].target.grade
         said = [scores for check in group if (scores := get_step_confidence(check.verification)) is not None]
-        if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
+        if said and grade is not None and grade.steps is not None and max(map(len, said)) <= len(grade.steps):
             last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
-            out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]
+            reached = [[scores[k] for scores in said if k < len(scores)] for k in range(last)]
+            out += [(column, grade.steps[k]) for k, column in enumerate(reached) if column]
     return out
 
 

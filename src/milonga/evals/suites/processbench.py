@@ -126,8 +126,8 @@ class ProcessBench(Suite):
         run_context, options = subject.run_context, self.options
         subject.refuse_options(options, "checks", "style", "tokens")
         role = run_context.roles[subject.judge]
-        plain = subject.bare and role.dialect == "tagged"
-        if options.style == "paragraphs" or (options.style == "auto" and plain):
+        untrained = subject.bare and role.dialect != "terse"
+        if options.style == "paragraphs" or (options.style == "auto" and untrained):
             run_context = replace(run_context, roles={**run_context.roles, subject.judge: Critic(role.dialect)})
         each = run_context.get_max_tokens(subject.judge) // role.length_factor()
         if options.tokens is not None:
@@ -184,7 +184,7 @@ def make_miniature(task: Task, solver: StepSolver | None, count: int) -> dict[st
     if task.name != "chain":
         raise ConfigError(f"task '{task.name}' needs 'file': ProcessBench files; only for task 'chain' is there a miniature")
     options = task.options.model_dump() | {"name": task.name, "min_ops": None}
-    solver = solver or StepSolver("tagged")
+    solver = solver or StepSolver("plain")
     return {f"chain-{k}": Rollouts(make_bench(make_task(options | {"ops": k}), solver, count, "test")) for k in LENGTHS}
 
 
