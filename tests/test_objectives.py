@@ -429,6 +429,7 @@ DEFAULTS: dict[str, Any] = {
     "max_tries": 10,
     "overlong_filter": False,
     "overlong_buffer": 0,
+    "format_weight": 0.0,
 }
 PUBLISHED: dict[str, dict[str, Any]] = {
     "grpo": {},

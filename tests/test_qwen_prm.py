@@ -23,6 +23,7 @@ from milonga.patterns.value_head import NAN
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer, aggregate_scores
 from milonga.systems.qwen_prm.recipe import QwenPrm, QwenPrmOptions, labels_from_first_error
+from milonga.tasks.base import ANSWERS
 from milonga.types import Grade, Rollouts
 
 KINDS = get_args(QwenPrmOptions.model_fields["labels"].annotation)
@@ -186,6 +187,6 @@ def test_only_labels_of_truth_need_a_task_that_knows_its_steps(tmp_path: Path) -
     file.write_text("".join(f'{{"question": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(40)))
     task = {"name": "jsonl", "path": str(file)}
     config = {"recipe": "qwen_prm", "task": task, "policies": {"generator": {"model": "a/model"}}}
-    assert resolve([config]).recipe.needs == set()
+    assert resolve([config]).recipe.needs == {ANSWERS}
     with pytest.raises(ConfigError, match="exact truth of each step"):
         resolve([config, {"options": {"labels": "truth"}}])

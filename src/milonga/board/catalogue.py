@@ -46,7 +46,7 @@ class Card:
     recipe: str = ""
     task: str = ""
     seed: int | None = None
-    dialect: str = "tagged"
+    dialect: str = "plain"
     turn: int | None = None
     lead_turn: int | None = None
     turns: int | None = None
@@ -213,7 +213,7 @@ def _read_card(name: str, path: Path, at_work: bool) -> Card:
         recipe=str(config.get("recipe", "")),
         task=str(task.get("name", "")) if isinstance(task, dict) else "",
         seed=seed if isinstance(seed, int) else None,
-        dialect="terse" if dialect == "terse" else "tagged",
+        dialect=dialect if isinstance(dialect, str) else "plain",
         turn=last.get("turn"),
         lead_turn=lead if isinstance(lead, int) else None,
         turns=turns if isinstance(turns, int) else None,

@@ -33,7 +33,7 @@ DEFAULTS: Tree = {"keep": {"checkpoints": 1}, "probe": "off", "stop_without_sign
 """Defaults below the user's own settings: many runs would otherwise fill the disk with checkpoints, and an arm that learns
 nothing is a result too, measured after as many turns as the others."""
 OURS = {"recipe": "name the recipe as an arm", "seed": "use --seeds", "budget": "use --match tokens or flops"}
-SHARED = ("turns", "task", "eval", "device", "dialect", "keep")
+SHARED = ("turns", "task", "eval", "device", "dialect", "thought_steps", "keep")
 """Config keys that an arm may not set for itself."""
 
 
@@ -236,6 +236,7 @@ def _get_start_weights(plan: Plan) -> str:
 SAME: Mapping[str, Callable[[Plan], Any]] = {
     "the generator's model": _get_start_weights,
     "dialect": lambda plan: plan.config.dialect,
+    "thought_steps": lambda plan: plan.config.thought_steps,
     "task": lambda plan: plan.config.task,
     "eval": lambda plan: plan.config.eval.model_dump(),
     "turns": lambda plan: plan.config.turns,

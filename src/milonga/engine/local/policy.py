@@ -9,7 +9,7 @@ The start of whole weights, `ref`, takes memory only from when it is first asked
 numbers. If the live weights have moved by then, it is read again from the model's files.
 
 With `offload` the other versions, the optimizer's moments and kept gradients are in host memory, except while they are used.
-Invariant: code that computes with them fetches them first (`at`, `near`, `stepping`).
+Invariant: code that computes with them fetches them first (`use_version`, `fetch_to_device`, `moments_on_device`).
 """
 
 from __future__ import annotations
