@@ -331,7 +331,8 @@ def test_python_takes_recipes_and_tasks_as_they_are(tmp_path: Path, form: str) -
 def test_flags_are_settings(milonga: Command, tmp_path: Path) -> None:
     rows = "".join(f'{{"prompt": "{n}+1?", "gold": {n + 1}}}\n' for n in range(200))
     data, mine = write(tmp_path, rows, "rows.jsonl"), write(tmp_path)
-    flags = ["--data", data, "--question", "prompt", "--answer", "gold", "--reward", f"{mine}:length*0.5", "--lora", "--wandb"]
+    flags = ["--data", data, "--generator", "embedded", "--question", "prompt", "--answer", "gold", "--lora", "--wandb"]
+    flags += ["--reward", f"{mine}:length*0.5"]
     numbers = ["--lr", "0.001", "--problems", "3", "--rollouts", "5", "--max-tokens", "77"]
     done = milonga("run", "tango", *flags, *numbers, "--set", "batch.rollouts=6", "--dry-run", "--json")
     assert done.code == 0, done.err

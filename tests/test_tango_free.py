@@ -81,11 +81,13 @@ def test_belief_is_the_share_of_readable_verdicts_that_say_right() -> None:
     assert found[3] == 0.0  # no answer earns nothing, whatever the verifier says
 
 
-def test_step_verdicts_are_averaged_over_the_checks_that_judge_every_step() -> None:
+def test_step_verdicts_are_averaged_over_the_checks_that_reach_them() -> None:
     some = Rollouts([solution("3", 0), solution("4", 1)])
     verdicts = [(True, True), (True, False), (False,)]
     checks = Rollouts(check(some[0], True, steps, n) for n, steps in enumerate(verdicts))
-    assert mean_step_verdicts(some, checks) == [[1.0, 0.0], None]
+    assert mean_step_verdicts(some, checks) == [[pytest.approx(1 / 3), 0.0], None]
+    (alone,) = mean_step_verdicts(some[:1], checks[2:])
+    assert alone is not None and alone[0] == -1.0 and np.isnan(alone[1])
 
 
 def test_the_vote_says_of_others_too_whether_they_give_the_winner() -> None:

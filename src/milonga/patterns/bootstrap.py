@@ -8,11 +8,11 @@ make a judge that mostly says CORRECT say it always.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 
 import numpy as np
 
 from milonga.context import Context
+from milonga.credit.baselines import group_rows
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.recipe import Recipe
 from milonga.roles import Role, StepSolver, StepVerifier
@@ -62,8 +62,10 @@ def credit_bootstrap(ctx: Context, recipe: Recipe, rollouts: Rollouts) -> Iterab
 def select_solutions(readable: Rollouts) -> Rollouts:
     """Select a few solutions of each problem: well-formed before others, and right before wrong ones."""
     kept: list[Rollout] = []
-    for _, group in groupby(readable, key=lambda rollout: rollout.problem.id):
-        ranked = sorted(group, key=lambda rollout: (rollout.parsed.format, rollout.correct == 1.0), reverse=True)
+    for rows in group_rows(readable.problem_ids):
+        ranked = sorted(
+            (readable[row] for row in rows), key=lambda rollout: (rollout.parsed.format, rollout.correct == 1.0), reverse=True
+        )
         kept += ranked[:PER_GROUP]
     return Rollouts(kept)
 
