@@ -159,8 +159,8 @@ QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?co
 QUOTED_BEFORE = re.compile(r"\bcorrect\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
 BOTH, BOTH_BEFORE = re.compile(r"[ \t]+(?:IN)?CORRECT\b"), re.compile(r"\b(?:IN)?CORRECT[ \t]+$")
 """Who says both words in a row says nothing."""
-
-
+NEAR = 60
+"""Characters of its line, before and behind a word, that are looked at."""
 ALONE = re.compile(r"[\s>*#_\-•`\[(]*(?:\\boxed\{\W*(?:text\{)?)?(?:in)?correct[\s*_`.!)\]}]*", re.IGNORECASE)
 """A line that is nothing but a verdict."""
 
@@ -275,10 +275,9 @@ def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> Verdic
     None: a word of the analysis."""
     word = match["word"]
     right = (word.lower() in ("correct", "right")) != bool(match["no"])
-    line_start = max(start, text.rfind("\n", start, match.start()) + 1)
-    newline = text.find("\n", match.end(), end)
-    before = text[max(line_start, match.start() - 60) : match.start()]
-    after = text[match.end() : min(end if newline < 0 else newline, match.end() + 60)]
+    first, last = max(start, match.start() - NEAR), min(end, match.end() + NEAR)
+    before = text[first : match.start()].rpartition("\n")[2]
+    after = text[match.end() : last].partition("\n")[0]
     plainness = _weigh_place(word, before, after, match["no"])
     return None if plainness is None else Verdict(right, match.start("word"), plainness)
 
