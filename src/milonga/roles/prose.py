@@ -167,7 +167,7 @@ ALONE = re.compile(r"[\s>*#_\-•`\[(]*(?:\\boxed\{\W*(?:text\{)?)?(?:in)?correc
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict that was read: what it says, where its word begins in the text, and how plainly it was said (0 to 3)."""
+    """A verdict that was read: what it says, where its word begins in the text, and how plainly it was said (1 to 3)."""
 
     right: bool
     at: int
