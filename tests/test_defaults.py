@@ -141,3 +141,25 @@ def test_problems_in_words_need_a_model_that_is_named(tmp_path: Path, real: str)
         plan("grpo", task=task)
     assert plan("grpo", real, task=task).task.max_tokens == 1024
     assert plan("grpo", "embedded", task=task).config.dialect == "terse", "it was asked for"
+
+
+PUBLISHED = [name for name in RECIPES if RECIPES.get(name).published]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_settings_of_a_paper_are_settings_of_its_recipe(name: str, real: str) -> None:
+    """Every key exists and every value is allowed, for a model that is not embedded."""
+    found = plan(name, real, published=True)
+    assert found.config.published
+
+
+def test_published_lies_above_the_defaults_and_below_what_is_set(real: str) -> None:
+    ours, theirs = plan("tango", real), plan("tango", real, published=True, turns=7, options={"warmup": 3})
+    assert ours.config.options["alpha"] == 0.3 and theirs.config.options["alpha"] == 0.1
+    assert theirs.config.batch.problems == 256 and theirs.config.options["warmup"] == 3 and theirs.config.turns == 7
+    assert theirs.recipe.objectives["verifier"].loss.kl_coef == 0.001
+
+
+def test_a_recipe_without_a_paper_says_so() -> None:
+    with pytest.raises(ConfigError, match="names no settings of a paper"):
+        plan("sft", published=True)

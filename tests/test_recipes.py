@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -389,3 +390,29 @@ def test_step_verdicts_reach_the_tokens_of_their_steps() -> None:
         # The first step is judged right and the second wrong: better before the first ends than after it.
         assert len(set(array[start:first])) == len(set(array[first:last])) == 1
         assert array[start] > array[first] and not array[last:].any() and not array[:start].any()
+
+
+def test_classes_are_counted_in_checks_and_normalised_as_asked() -> None:
+    """RL Tango counts rows: eight checks of one right solution are eight. The verifier's estimator is the one that was set."""
+    engine().copy("generator", "generator", "ref")
+    p = plan("tango", policies={"verifier": {"objective": {"advantage": "zscore_population"}}})
+    one = ctx(p, learner="verifier")
+    solutions = one.ask("generator", one.problems())
+    said = [Parsed(Verification((True,), number == 0), 1.0) for number in range(8)]
+    checks = Rollouts(
+        [
+            replace(t, id=f"{t.id}/{k}", agent="verifier", targets=(t,), parsed=verdict)
+            for t in solutions
+            for k, verdict in enumerate(said)
+        ]
+    )
+    right = {t.id: float(number == 0) for number, t in enumerate(solutions)}
+    p.recipe.state = {}
+    batch = p.recipe.credit_verifier(one, checks, right)  # type: ignore[attr-defined]
+    assert (batch.notes["class_right"], batch.notes["class_wrong"]) == (8, 8 * (len(solutions) - 1))
+    # The first solution is right: one check of eight says so and earns 1 more. Its z-score over the group's own deviation is
+    # sqrt(7), over the unbiased one 7 / sqrt(8); the class weight is that of 8 rows against 8 (n - 1).
+    others = len(solutions) - 1
+    weight = len(checks) / (8 + 8 * others / math.sqrt(others))
+    assert batch.advantages is not None
+    assert batch.advantages[0].max() == pytest.approx(math.sqrt(7) * weight, rel=1e-4)

@@ -338,6 +338,9 @@ class Config(Section):
     """A function `f(text, problem)` that finds the answer in a solution, as `file.py:function`. None: as the role reads it."""
     turns: int = Field(30, ge=1)
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
+    published: bool = False
+    """Start from the settings of the recipe's paper, where they are known, instead of ours: its page says how they differ.
+    What is set beside it counts all the same."""
     bootstrap: int = Field(0, ge=0)
     """Turns before these in which step solver and step verifier imitate their own readable outputs, balanced over right and
     wrong solutions: for a model that can be read too seldom. `milonga probe` says when."""

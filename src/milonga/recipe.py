@@ -68,6 +68,9 @@ class Recipe(ABC):
     """Config values that this recipe starts from, below the user's own."""
     embedded_defaults: ClassVar[Mapping[str, Any]] = {}
     """The same for runs of embedded models alone, above `defaults`: their rates, warm-ups and the noise of their teachers."""
+    published: ClassVar[Mapping[str, Any]] = {}
+    """The settings of its paper, as far as they are known and a run can have them; `published=true` puts them above the
+    defaults, below the user's own."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """The only tasks it works with, where it must know how their problems are made. Empty: any task."""
     tools: ClassVar[bool] = False

@@ -141,9 +141,18 @@ def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
     exported from runs of such models."""
     below = merge({"task": {"name": "chain"}}, recipe.defaults)
     config = parse_config(merge(below, raw))
+    above = merge(_find_published(recipe), raw) if config.published else raw
+    config = parse_config(merge(below, above))
     if any(find_dialect(section.model) != "terse" for section in config.policies.values()):
         return config
-    return parse_config(merge(merge(below, recipe.embedded_defaults), raw))
+    return parse_config(merge(merge(below, recipe.embedded_defaults), above))
+
+
+def _find_published(recipe: type[Recipe]) -> Mapping[str, Any]:
+    """Return the settings of a recipe's paper, or say that there are none."""
+    if not recipe.published:
+        raise ConfigError(f"published: recipe '{recipe.name}' names no settings of a paper; leave it out")
+    return recipe.published
 
 
 def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: Config) -> None:

@@ -26,6 +26,11 @@ class Grpo(Recipe):
     tools = True
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     overlap = ALLOWED
+    published = {
+        "batch": {"problems": 16, "rollouts": 64},
+        "sampling": {"max_tokens": 1024},
+        "policies": {"generator": {"lr": 1e-6, "objective": {"kl_coef": 0.04}}},
+    }
 
     def schedule(self) -> Schedule:
         return always("generator")

@@ -13,7 +13,7 @@ from milonga.types import Floats
 
 @dataclass
 class ClassBalance:
-    """Running counts of right and wrong solutions, and the class weights that follow from them. Part of the run's state.
+    """Running counts of checks of right and of wrong solutions, and the class weights that follow. Part of the run's state.
 
     Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), scaled to a
     batch mean of 1; counts are floored at 1.

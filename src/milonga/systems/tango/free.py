@@ -57,6 +57,7 @@ class TangoFree(Tango):
     truth = "none"
     needs = set[Capability]()
     pays_outcomes = False
+    published = {}
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
     options: TangoFreeOptions

@@ -7,7 +7,7 @@ dense reward for the generator. Nobody ever sees a step label. The arms that it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 from pydantic import Field
@@ -85,6 +85,16 @@ class Tango(Recipe):
         ),
     }
     overlap = ALLOWED
+    published = {
+        "turns": 200,
+        "batch": {"problems": 256, "rollouts": 5},
+        "sampling": {"max_tokens": 2048},
+        "policies": {
+            agent: {"lr": 1e-6, "objective": {"aggregate": "token_mean", "kl_coef": 0.001, "entropy_coef": 0.001}}
+            for agent in ("generator", "verifier")
+        },
+        "options": {"warmup": 40, "alpha": 0.1, "step_norm": "paper"},
+    }
     Options = TangoOptions
     options: TangoOptions
     judge = "verifier"
@@ -155,11 +165,11 @@ class Tango(Recipe):
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
-        grouped = estimator.advantage in ("zscore", "centre", "leave_one_out")
+        grouped = estimator.advantage in get_args(Normaliser)
         advantage = normalise(rewards, checks.target_ids, cast(Normaliser, estimator.advantage if grouped else "zscore"))
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
-            balance.update(np.array([labels[t.id] for t in checks.targets]))
+            balance.update(correct)
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
