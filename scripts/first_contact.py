@@ -25,6 +25,8 @@ SEEDS = (0, 1, 2)
 TURNS = 60
 RATE = 1e-4
 """Of adapters, on both sides; chosen on dev problems (docs/results/first-contact.md)."""
+MICRO_TOKENS = 8_192
+"""Of a forward and backward pass: with 16,384, three runs of Tango on the 0.5B do not fit 140 GB side by side."""
 TEST = 1319
 """Problems of GSM8K's test split: all of them."""
 
@@ -75,7 +77,7 @@ def make_run(name: str, recipe: str, seed: int, more: Sequence[str], out: Path) 
         "eval.bench": 0,
         "keep.rollouts_every": 0,
         "keep.checkpoint_every": 15,
-    } | {f"policies.{agent}.micro_tokens": 16_384 for agent in agents}
+    } | {f"policies.{agent}.micro_tokens": MICRO_TOKENS for agent in agents}
     flags = ("--lora", "--lr", str(RATE), "--problems", "32", "--rollouts", "8", "--max-tokens", "512", "--no-probe")
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     turns = () if "--turns" in more else ("--turns", str(TURNS))
