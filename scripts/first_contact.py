@@ -2,10 +2,12 @@
 
     python scripts/first_contact.py run OUT --data FOLDER --model 0.5b=FOLDER --only grpo-0.5b --minutes 9
     python scripts/first_contact.py table OUT
+    python scripts/first_contact.py keep OUT       # into docs: h200.json, and the picture of all curves in it
 
 `run` takes the jobs whose names begin with one of `--only`, as many at once as `--at-once` says. At the time limit it
 interrupts what still runs; called again, it goes on with what is not finished. Each job has a log and a folder in OUT. `table`
-reads them and writes `first-contact.json` there.
+reads them and writes `first-contact.json` there; `keep` takes that file into the results, where it
+replaces jobs of the same name.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from milonga.charts import Series, line_chart, make_standalone
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "first-contact"
 SEEDS = (0, 1, 2)
 TURNS = 60
 RATE = 1e-4
@@ -157,9 +163,35 @@ def read_run(folder: Path) -> dict[str, Any]:
     return {"evaluations": dict(evaluated), "curve": curve, "timing": times}
 
 
+def keep_results(out: Path) -> None:
+    """Take the results of OUT into the kept ones, and draw all curves again."""
+    kept = json.loads((RESULTS / "h200.json").read_text())
+    kept |= json.loads((out / "first-contact.json").read_text())
+    lines = [f"{json.dumps(name)}: {json.dumps(found)}" for name, found in kept.items()]
+    (RESULTS / "h200.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    (RESULTS / "curves.svg").write_text(make_standalone(draw_curves(kept)))
+
+
+def draw_curves(results: Mapping[str, Any]) -> str:
+    """Draw the training accuracy of each arm: the mean of its seeds over ten turns of the generator, with the range of the
+    seeds as its band. A run without a curve, or with fewer turns than its arm's longest, is left out."""
+    arms: dict[str, list[list[float]]] = {}
+    for name, found in results.items():
+        turns = [row["generator/accuracy"] for row in found.get("curve", ()) if row.get("learner") == "generator"]
+        if len(turns) == TURNS:
+            arms.setdefault(name.rpartition("-")[0], []).append([mean(turns[at : at + 10]) for at in range(0, TURNS, 10)])
+    middle = [5.5 + at for at in range(0, TURNS, 10)]
+    series = []
+    for arm, runs in sorted(arms.items()):
+        blocks = list(zip(*runs, strict=True))
+        low, high = [min(block) for block in blocks], [max(block) for block in blocks]
+        series.append(Series(f"{arm}, {len(runs)} seeds", middle, [mean(block) for block in blocks], low, high))
+    return line_chart("Training accuracy, GSM8K", series, x_label="turns of the generator", y_label="right, sampled")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("command", choices=("run", "table", "keep"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, default=Path("data"), help="a folder with gsm8k, math and mbpp")
     parser.add_argument("--model", action="append", default=[], metavar="SIZE=FOLDER")
@@ -169,6 +201,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=9.0)
     args = parser.parse_args()
+    if args.command == "keep":
+        keep_results(args.out)
+        return
     if args.command == "run":
         args.out.mkdir(parents=True, exist_ok=True)
         jobs = list_jobs(dict(pair.split("=", 1) for pair in args.model), args.data, args.out)
