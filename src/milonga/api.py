@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
-from milonga.errors import ConfigError, DataError, RunFolderError, StalledError, UserError
+from milonga.errors import ConfigError, DataError, OutOfMemory, RunFolderError, StalledError, UserError
 from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
@@ -319,7 +319,7 @@ def explain_lost_memory() -> Iterator[None]:
         lost = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
         if not lost and "can't allocate memory" not in str(error):
             raise
-        raise UserError(
+        raise OutOfMemory(
             "memory ran out: lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
             "or take a smaller model, or --lora"
         ) from None

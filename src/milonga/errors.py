@@ -22,6 +22,10 @@ class DataError(UserError):
     """A data file is missing, empty or malformed; the message names file, line and field."""
 
 
+class OutOfMemory(UserError):
+    """Memory ran out, of the device or of the host; the message names settings that need less."""
+
+
 class TooLongError(UserError):
     """No prompt of a request fits into the model's context."""
 

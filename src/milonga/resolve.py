@@ -149,10 +149,12 @@ def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
 
 
 def _find_published(recipe: type[Recipe]) -> Mapping[str, Any]:
-    """Return the settings of a recipe's paper, or say that there are none."""
+    """Return the settings of a recipe's paper, or say that there are none. A recipe that extends another has its settings too,
+    but for agents that it lacks."""
     if not recipe.published:
         raise ConfigError(f"published: recipe '{recipe.name}' names no settings of a paper; leave it out")
-    return recipe.published
+    policies = {agent: own for agent, own in recipe.published.get("policies", {}).items() if agent in recipe.agents}
+    return {**recipe.published, "policies": policies}
 
 
 def _set_up_roles(roles: Mapping[str, Role], agents: Mapping[str, str], config: Config) -> None:

@@ -1,4 +1,4 @@
-"""A pool of processes that execute the runs of a comparison in parallel.
+"""A pool of processes that execute the runs of a comparison or of a sweep in parallel.
 
 Invariants: a run on a CPU has one torch thread, so that its bits do not depend on how many run in parallel; a process
 that dies fails only its current run; leaving the `with` block, however that happens, ends every process.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a comparison, by arm and seed."""
+    """One run of a comparison or of a sweep, by arm and seed."""
 
     arm: str
     seed: int
@@ -42,11 +44,14 @@ class Run:
 class Worker:
     """A process that works on one run at a time."""
 
-    def __init__(self, one_thread: bool) -> None:
+    def __init__(self, one_thread: bool, gpu_share: float | None = None) -> None:
         self.run: Run | None = None
+        self.kill_at: float | None = None
+        """When it is killed, if it has been interrupted and is still there."""
+        share = [] if gpu_share is None else [str(gpu_share)]
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "milonga.comparing.worker"],
+            [sys.executable, "-m", "milonga.comparing.worker", *share],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -77,11 +82,21 @@ class Worker:
             found: dict[str, Any] = json.loads(line)
             return found
         code = self.process.wait()
+        if self.kill_at is not None:
+            return {"error": None, "interrupted": True}
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.log.seek(0)
         said = self.log.read().decode(errors="replace")
         last = (said.strip().splitlines() or ["it said nothing"])[-1]
         return {"error": f"its process ended with {how}: {last}", "traceback": said}
+
+    def interrupt(self, grace: float) -> None:
+        """Ask the run to end after its turn, with a checkpoint; kill the process if that takes longer than `grace` seconds."""
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + grace
+            self.process.send_signal(signal.SIGINT)
+        elif time.monotonic() >= self.kill_at:
+            self.process.kill()
 
     def close(self) -> None:
         """End the process by closing its stdin; kill it if it does not end within two seconds."""
@@ -119,12 +134,22 @@ class Pool:
     def has_room(self) -> bool:
         return len(self.busy) < self.size
 
-    def begin(self, run: Run, config: Mapping[str, Any]) -> None:
+    @property
+    def running(self) -> list[Run]:
+        return [worker.run for worker in self.workers if worker.run is not None]
+
+    def begin(self, run: Run, config: Mapping[str, Any], gpu_share: float | None = None) -> None:
+        """Begin a run, in a process that may take this share of the GPU's memory; None: all of it."""
         idle = [worker for worker in self.workers if worker.run is None and worker.process.poll() is None]
         if not idle:
-            idle = [Worker(self.on_cpu)]
+            idle = [Worker(self.on_cpu, gpu_share)]
             self.workers += idle
         idle[0].begin(run, config)
+
+    def interrupt(self, grace: float) -> None:
+        """Ask all runs to end after their turn. Called again, it kills those that were asked `grace` seconds ago."""
+        for worker in self.busy:
+            worker.interrupt(grace)
 
     def wait(self, seconds: float) -> list[tuple[Run, dict[str, Any]]]:
         """Wait up to this many seconds; return the runs that ended, each with its result."""

@@ -1,4 +1,4 @@
-"""Show the progress of a comparison on stderr: finished runs, the turn of each active run, time left."""
+"""Show the progress of a comparison or a sweep on stderr: finished runs, the turn of each active run, time left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ class Progress(Panel):
         if not self.live:
             self.say(f"{run}: {'goes on from turn ' + str(read_last_turn(run.folder)) if self.running[run] else 'begins'}")
 
-    def end(self, run: Run, error: str | None) -> None:
+    def end(self, run: Run, error: str | None, stopped: bool = False) -> None:
+        """Note that a run ended: with an error, finished, or `stopped` before its end."""
+        if stopped:
+            self.running.pop(run, None)
+            self.say(f"{run}: stopped after turn {read_last_turn(run.folder)}")
+            return
         self.gained += 1 - self.running.pop(run, 0.0)
         self.done += error is None
         self.failed += error is not None

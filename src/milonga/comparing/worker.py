@@ -1,7 +1,9 @@
-"""A worker process of a comparison: it reads runs from stdin, one JSON line each, and answers each with one line on stdout.
+"""A worker process of a comparison or sweep: it reads runs from stdin, one JSON line each, and answers each with one line on
+stdout. Its argument, if there is one, is the share of the GPU's memory that it may take.
 
 Invariants: when stdin closes the process ends at once, whatever it is doing: a comparison that is stopped or killed
-leaves no process behind, and a run can be resumed from any moment. Only answers are written to the answer pipe.
+leaves no process behind, and a run can be resumed from any moment. Only answers are written to the answer pipe. SIGINT ends a
+run after its turn, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from milonga import api
-from milonga.errors import UserError
+from milonga.errors import OutOfMemory, UserError
 from milonga.resolve import resolve
 
 
 def main() -> None:
     answers = _take_stdout()
+    if len(sys.argv) > 1:
+        _limit_gpu_memory(float(sys.argv[1]))
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
     while True:
@@ -38,6 +42,12 @@ def _take_stdout() -> TextIO:
     return answers
 
 
+def _limit_gpu_memory(share: float) -> None:
+    import torch
+
+    torch.cuda.set_per_process_memory_fraction(share)
+
+
 def _read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
         orders.put(json.loads(line))
@@ -45,15 +55,17 @@ def _read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
 
 
 def _run_order(order: dict[str, Any]) -> dict[str, Any]:
-    """Start or resume a run; return its error, or None for success."""
+    """Start or resume a run; return its error, or None for success, and whether it was interrupted or ran out of memory."""
     folder = Path(order["folder"])
     try:
         if (folder / "config.toml").exists():
             api.resume(folder, quiet=True)
         else:
             api.start(resolve([order["config"]]), folder, quiet=True)
+    except KeyboardInterrupt:
+        return {"error": None, "interrupted": True}
     except UserError as error:
-        return {"error": " ".join(str(error).split())}
+        return {"error": " ".join(str(error).split()), "out_of_memory": isinstance(error, OutOfMemory)}
     except Exception as error:
         trace = traceback.format_exc()
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "traceback": trace}

@@ -1,4 +1,4 @@
-"""Commands that measure: probe, eval, compare and claim."""
+"""Commands that measure: probe, eval, compare, sweep and claim."""
 
 from __future__ import annotations
 
@@ -261,6 +261,54 @@ def compare(
     if json:
         print_json(result)
     if result.get("failed"):
+        raise typer.Exit(1)
+
+
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=format_examples(
+        "milonga sweep study.toml --out runs/study  # all runs of a file, as many at once as fit",
+        "milonga sweep study.toml --out runs/study --with DATA=/data --minutes 9 --pack done.tgz  # for ten minutes",
+        "milonga sweep study.toml --out runs/study --with DATA=/mnt --unpack done.tgz  # and on with it elsewhere",
+    ),
+)
+def sweep(
+    study: Annotated[Path, typer.Argument(help="The study: a TOML file with [common] and [[runs]].")],
+    out: Annotated[Path, typer.Option(help="The folder of its runs.", rich_help_panel=OUTPUT)],
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="NAME=VALUE: what $NAME in the study is here. May be repeated."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Then every run ends after its turn, with a checkpoint. By default no limit.")
+    ] = None,
+    jobs: Jobs = None,
+    only: Annotated[list[str] | None, typer.Option(help="Runs whose names begin so. May be repeated.")] = None,
+    unpack: Annotated[Path | None, typer.Option(help="First unpack what --pack wrote elsewhere.")] = None,
+    pack: Annotated[Path | None, typer.Option(help="At the end, pack records and newest checkpoints into this file.")] = None,
+    pack_mib: Annotated[float, typer.Option(min=0, help="Most MiB of checkpoints in that file.")] = 100.0,
+    list_: Annotated[bool, typer.Option("--list", help="List the runs.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Make the runs of a study side by side, in slices of time. The same command goes on where it stopped."""
+    from milonga.cli.sweep import run_sweep
+
+    done = run_sweep(
+        study,
+        out=out,
+        known=with_ or [],
+        minutes=minutes,
+        jobs=jobs,
+        only=only or [],
+        unpack_from=unpack,
+        pack_to=pack,
+        pack_mib=pack_mib,
+        list_only=list_,
+        console=console,
+    )
+    if json:
+        print_json(done)
+    if done.get("failed"):
         raise typer.Exit(1)
 
 

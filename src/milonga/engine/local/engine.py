@@ -22,7 +22,7 @@ from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import explain_misfit
-from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, suggest_name
+from milonga.errors import ConfigError, MissingExtra, OutOfMemory, RunFolderError, suggest_name
 from milonga.types import Floats, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _explain_out_of_memory(policy: str, work: str, advice: str) -> Iterator[None
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UserError(
+        raise OutOfMemory(
             f"policy '{policy}' ran out of the device's memory while {work}: {advice} ({first_line(error)})"
         ) from None
 
@@ -120,7 +120,8 @@ class LocalEngine(Engine):
     def _require_room(self, name: str, section: PolicySection, model: nn.Module, shared: bool) -> None:
         if self.device.type == "cuda":
             self.needs[name] = memory.weight_bytes(section, model, shared, copied=self.vllm is None)
-            memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory, self.lent)
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            memory.require_room(name, self.needs, memory.limit_memory(self.device, total), self.lent)
 
     def _add_adapter(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
         """Add this policy's adapter to the shared base; adapters start alike for every policy of one rank."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from milonga.config import PolicySection
 from milonga.engine.local.policy import Policy, choose_compute_dtype
-from milonga.errors import UserError
+from milonga.errors import OutOfMemory
 
 KEPT = 0.1
 """Share of the device that stays free: fragments, other libraries."""
@@ -49,7 +49,7 @@ def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 
     if sum(needs.values()) > allowed:
         listed = ", ".join(f"{policy} {size / GIB:.1f}" for policy, size in needs.items())
         all_of_them = f"{sum(needs.values()) / GIB:.1f} GiB ({listed})"
-        raise UserError(
+        raise OutOfMemory(
             f"policy '{name}' does not fit: weights, before anything is learned, need {all_of_them}, "
             f"and {allowed / GIB:.1f} of the device's {total / GIB:.1f} GiB may be used; "
             f"policies.{name}.offload=true, binding=lora and smaller models need less"
@@ -78,8 +78,14 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
     if device.type != "cuda":
         return 1 << 40  # only the kernels' tests sample this way without a CUDA device
     free, total = torch.cuda.mem_get_info(device)
-    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return compute_cache_share(free + reusable, total, count_pending_bytes(policies), waiting)
+    limit, reserved = limit_memory(device, total), torch.cuda.memory_reserved(device)
+    reusable = reserved - torch.cuda.memory_allocated(device)
+    return compute_cache_share(min(free, limit - reserved) + reusable, limit, count_pending_bytes(policies), waiting)
+
+
+def limit_memory(device: torch.device, total: int) -> int:
+    """Bytes of the device that this process may take: all, unless it is one of several that share a GPU."""
+    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
 def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) -> int:
@@ -93,7 +99,7 @@ def pass_tokens(policy: Policy) -> int:
         return policy.section.micro_tokens
     if policy.device.type == "cpu":
         return CPU_TOKENS
-    room = PASS_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
+    room = PASS_SHARE * limit_memory(policy.device, torch.cuda.get_device_properties(policy.device).total_memory)
     return fit_pass_tokens(room, policy.causal.config.get_text_config(), policy.compute_dtype)
 
 

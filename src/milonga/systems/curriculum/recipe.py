@@ -48,7 +48,6 @@ class Curriculum(Tango):
     name = "curriculum"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
     needs = {ANSWERS, LEVELS}
-    published = {}
     overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions

@@ -32,7 +32,6 @@ class Oracle(Tango):
     agents = {"generator": StepSolver}
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     needs = {STEPS}
-    published = {}
     overlap = ALLOWED
     judge = "steps"
 

@@ -1,5 +1,4 @@
-"""Tango without ground truth: the verifier learns from the majority vote of solutions, the generator from the verifier's
-verdicts.
+"""Tango without ground truth: the verifier learns from the vote of solutions, the generator from the verifier's verdicts.
 
 Nothing in the loop knows what is right, and both may come to agree on a wrong answer: collusion. It is measured with the hidden
 truth at every evaluation. Remedies are a few labelled problems, frozen anchors and an adversarial third agent. The
@@ -44,8 +43,7 @@ class TangoFreeOptions(TangoOptions):
     labelled_share: float = Field(0.25, gt=0, le=1)
     """Share of the verifier's problems that are taken from these."""
     anchors: int = Field(0, ge=0)
-    """Remedy: so many solutions by the initial generator vote too, and so many verdicts by the initial verifier are added to
-    its own."""
+    """Remedy: so many solutions of the initial generator vote too, and so many verdicts of the initial verifier are added."""
     audit: int = Field(64, ge=1)
     """Held-out problems on which collusion is measured."""
 
@@ -57,7 +55,6 @@ class TangoFree(Tango):
     truth = "none"
     needs = set[Capability]()
     pays_outcomes = False
-    published = {}
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
     options: TangoFreeOptions
@@ -73,8 +70,7 @@ class TangoFree(Tango):
                 )
 
     def rollout(self, ctx: Context) -> Rollouts:
-        """Sample a generator turn (many solutions, a few checks of each) or a verifier turn (many voters, many checks of two of
-        them)."""
+        """Sample a generator turn (solutions, a few checks of each) or a verifier turn (voters, many checks of two of them)."""
         o = self.options
         if ctx.learner == "generator":
             solutions = ctx.ask("generator", ctx.problems(), self.group_size)
@@ -114,8 +110,7 @@ class TangoFree(Tango):
         return Rollouts(found)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
-        solutions = rollouts.of("generator")
-        checks = rollouts.of("verifier")
+        solutions, checks = rollouts.of("generator"), rollouts.of("verifier")
         if ctx.learner == "generator":
             train_batch = self.credit_generator(
                 ctx, solutions, mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)

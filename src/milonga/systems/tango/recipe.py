@@ -31,6 +31,7 @@ from milonga.systems.tango.credit import ClassBalance
 from milonga.tasks.base import ANSWERS
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
+PAPER_LOSS = {"aggregate": "token_mean", "kl_coef": 0.001, "entropy_coef": 0.001}
 Verdicts = list[list[float] | None]
 """+1 or -1 for each step of each solution; None where the verification does not match the steps."""
 
@@ -89,10 +90,7 @@ class Tango(Recipe):
         "turns": 200,
         "batch": {"problems": 256, "rollouts": 5},
         "sampling": {"max_tokens": 2048},
-        "policies": {
-            agent: {"lr": 1e-6, "objective": {"aggregate": "token_mean", "kl_coef": 0.001, "entropy_coef": 0.001}}
-            for agent in ("generator", "verifier")
-        },
+        "policies": {agent: {"lr": 1e-6, "objective": PAPER_LOSS} for agent in ("generator", "verifier")},
         "options": {"warmup": 40, "alpha": 0.1, "step_norm": "paper"},
     }
     Options = TangoOptions
@@ -113,8 +111,7 @@ class Tango(Recipe):
         return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.group_size)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
-        solutions = rollouts.of("generator")
-        checks = rollouts.of("verifier")
+        solutions, checks = rollouts.of("generator"), rollouts.of("verifier")
         if ctx.learner == "generator":
             return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.rewards)]
         return [self.credit_verifier(ctx, checks, {t.id: t.correct for t in checks.targets})]
@@ -177,8 +174,7 @@ class Tango(Recipe):
         return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Rollout, label: float) -> float:
-        """Return the reward of a check; NaN where the solution's correctness is unknown. Without a final verdict there is still
-        the format to be paid for: otherwise nothing would lead towards one."""
+        """Return the reward of a check, for its format even without a verdict; NaN where it is unknown what is right."""
         value = check.verification
         if np.isnan(label):
             return float("nan")

@@ -1,0 +1,73 @@
+"""The body of `milonga sweep`: read the study, unpack, run, pack, show."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from milonga.errors import ConfigError
+
+
+def run_sweep(
+    study: Path,
+    *,
+    out: Path,
+    known: Sequence[str],
+    minutes: float | None,
+    jobs: int | None,
+    only: Sequence[str],
+    unpack_from: Path | None,
+    pack_to: Path | None,
+    pack_mib: float,
+    list_only: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Make the missing runs of a study and print what became of them. Return what `--json` prints."""
+    from milonga.comparing.packing import pack, unpack
+    from milonga.comparing.study import order_runs, read_study
+    from milonga.comparing.sweep import name_run, sweep, time_out
+
+    values = parse_values(known)
+    arms = read_study(study, values)
+    runs = [run for _, run in order_runs(arms, out)]
+    if list_only:
+        names = [name_run(run, out) for run in runs]
+        for name, run in zip(names, runs, strict=True):
+            console.print(f"{name}{'  finished' if run.finished else ''}", highlight=False, markup=False)
+        return {"runs": names}
+    if unpack_from is not None:
+        unpack(unpack_from, out)
+    try:
+        is_over = time_out(math.inf if minutes is None else minutes)
+        done = sweep(arms, out, values, is_over=is_over, jobs=jobs, only=only)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"milonga: stopped; the same command with --out {out} goes on from there\n")
+        sys.exit(130)  # past the handler of all commands, whose advice is for single runs
+    if pack_to is not None:
+        packed = pack(out, runs, pack_to, pack_mib)
+        done["packed"] = {"file": str(pack_to), "runs": packed.runs, "checkpoints": packed.checkpoints, "left": packed.left}
+    _print_result(done, out, console)
+    return done
+
+
+def parse_values(known: Sequence[str]) -> dict[str, str]:
+    """Parse `NAME=VALUE`, the values of a study's placeholders."""
+    pairs = [text.partition("=") for text in known]
+    for name, equals, _ in pairs:
+        if not equals or not name.isupper():
+            raise ConfigError(f"--with takes NAME=VALUE, the name in capitals as in the study, not '{name}{equals}'")
+    return {name: value for name, _, value in pairs}
+
+
+def _print_result(done: dict[str, Any], out: Path, console: Console) -> None:
+    unfinished = f", {len(done['stopped'])} to go on with" if done["stopped"] else ""
+    console.print(f"{done['finished']} of {done['runs']} runs are finished{unfinished}; {out / 'runs.jsonl'} has them all")
+    for name, error in done["failed"].items():
+        console.print(f"{name}: {error}", highlight=False, markup=False)
+    for name in done.get("packed", {}).get("left", ()):
+        console.print(f"{name}: its checkpoint was too large to pack; elsewhere it begins anew", highlight=False, markup=False)

@@ -1,0 +1,223 @@
+"""`sweep`: make the runs of a study on a machine that may be there only for some minutes.
+
+Invariants: one sweep at a time works in a folder; finished runs are kept and unfinished ones resumed, also on another machine;
+at the time limit every run ends after its turn with a checkpoint; runs side by side on one GPU have each a share of its memory,
+and one that runs out of its share gets twice as much; what ends in an error does not stop the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from milonga.comparing.pool import Pool, Run, count_cores, is_cpu
+from milonga.comparing.progress import Progress, read_last_turn
+from milonga.comparing.study import StudyArm, order_runs
+from milonga.config import EMBEDDED, PolicySection, parse_config, read_toml, to_toml
+from milonga.errors import RunFolderError, UserError
+from milonga.planning import find_shape
+from milonga.resolve import Plan
+from milonga.runfolder.files import JsonLines, write_atomically
+from milonga.runfolder.folder import RunFolder
+
+TICK = 0.5
+"""Seconds between two looks at the running processes."""
+GRACE = 60.0
+"""Seconds that runs have, after the time limit, to finish their turn and write a checkpoint."""
+PLAN, TABLE = "sweep.json", "runs.jsonl"
+GIB = 2**30
+USED = 0.92
+"""Share of a GPU's memory that is divided among runs; every process needs some besides."""
+ROOM = {"embedded": 2 * GIB, "other": 32 * GIB}
+"""Bytes for the caches and activations of a run: with less it would work too, in smaller pieces. More runs of a large model at
+once would only share the same arithmetic."""
+ADAPTED, WHOLE = 6, 22
+"""Bytes of a parameter of a base with adapters (float32 and a half-precision copy), and of a policy that learns whole."""
+
+
+@dataclass
+class Sweep:
+    """What is to be done, what is being done, and what went wrong."""
+
+    runs: list[tuple[StudyArm, Run]]
+    shares: dict[Run, float]
+    """Share of the GPU's memory that each run gets; 1 on a CPU."""
+    waiting: list[Run]
+    failed: dict[Run, str] = field(default_factory=dict)
+    stopped: list[Run] = field(default_factory=list)
+
+    def config(self, run: Run) -> dict[str, Any]:
+        return next(arm for arm, one in self.runs if one == run).arm.config(run.seed)
+
+    def take_next(self, running: Sequence[Run]) -> Run | None:
+        """Take the next run whose share is free beside those that run; None if there is none now."""
+        free = 1.0 - sum(self.shares[run] for run in running)
+        for run in self.waiting:
+            if self.shares[run] <= free + 1e-9:
+                self.waiting.remove(run)
+                return run
+        return None
+
+    def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
+        """Note how a run ended; return its error, if it is one. A run that ran out of its share of memory waits for twice as
+        much."""
+        if answer.get("interrupted"):
+            self.stopped.append(run)
+            return None
+        if answer.get("out_of_memory") and self.shares[run] < 1:
+            self.shares[run] = min(1.0, 2 * self.shares[run])
+            self.waiting.insert(0, run)
+            return f"{answer['error']}; it is tried again with {self.shares[run]:.0%} of the memory"
+        if answer["error"] is None:
+            return None
+        self.failed[run] = str(answer["error"])
+        return self.failed[run]
+
+
+def sweep(
+    arms: Sequence[StudyArm],
+    out: Path,
+    known: Mapping[str, str],
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    jobs: int | None = None,
+    only: Sequence[str] = (),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Make the missing runs of a study in a folder, until all are finished or the time is over; return what was done.
+
+    `known` are the values of the study's placeholders on this machine; `only` are beginnings of names of runs.
+    """
+    chosen = [(arm, run) for arm, run in order_runs(arms, out) if not only or name_run(run, out).startswith(tuple(only))]
+    if not chosen:
+        raise UserError(f"no run's name begins with {' or '.join(only)}; --list names them")
+    with RunFolder(out, 1):  # only for its lock
+        write_plan(out, arms, known)
+        on_cpu = is_cpu(chosen[0][0].arm.plan.config.device)
+        waiting = [run for _, run in chosen if not run.finished]
+        count = jobs or (count_cores() if on_cpu else count_fitting(chosen, measure_gpu()))
+        share = 1.0 / count
+        work = Sweep(chosen, {run: share for _, run in chosen}, waiting)
+        if waiting:
+            _run_until(work, on_cpu, is_over, count, quiet)
+        write_table(out, arms)
+    return {
+        "runs": len(chosen),
+        "finished": sum(run.finished for _, run in chosen),
+        "stopped": [name_run(run, out) for run in [*work.stopped, *work.waiting]],
+        "failed": {name_run(run, out): error for run, error in work.failed.items()},
+    }
+
+
+def name_run(run: Run, out: Path) -> str:
+    """Name a run by its place in the sweep's folder."""
+    return run.folder.relative_to(out).as_posix()
+
+
+def time_out(minutes: float) -> Callable[[], bool]:
+    """Make a function that says whether so many minutes are over."""
+    until = time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() >= until
+
+
+def _run_until(work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int, quiet: bool) -> None:
+    """Start runs while there is room, and end them cleanly when the time is over."""
+    turns = {arm.arm.name: arm.arm.turns for arm, _ in work.runs}
+    done = sum(run.finished for _, run in work.runs)
+    with Progress(len(work.runs), done, jobs, turns, quiet) as progress, Pool(jobs, on_cpu) as pool:
+        while pool.busy or (work.waiting and not is_over()):
+            while not is_over() and pool.has_room and (run := work.take_next(pool.running)):
+                progress.begin(run)
+                pool.begin(run, work.config(run), None if on_cpu else USED * work.shares[run])
+            if is_over():
+                pool.interrupt(GRACE)
+            for run, answer in pool.wait(TICK):
+                progress.end(run, work.end(run, answer), stopped=bool(answer.get("interrupted")))
+            progress.tick()
+
+
+def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) -> None:
+    """Write what the runs are, or compare it with what the folder's runs were made with. Where only the values of placeholders
+    changed, as on another machine, unfinished runs get the new ones."""
+    asked = {f"{arm.block}/{arm.arm.folder}": dict(arm.asked) for arm in arms}
+    file = out / PLAN
+    old = json.loads(file.read_text()) if file.exists() else {"runs": {}, "with": dict(known)}
+    for name, settings in asked.items():
+        if name in old["runs"] and old["runs"][name] != json.loads(json.dumps(settings)):
+            raise RunFolderError(f"'{out / name}' was made with other settings than the study now has; choose another --out")
+    if old["with"] != dict(known):
+        for arm, run in order_runs(arms, out):
+            if (run.folder / "config.toml").exists() and not run.finished:
+                _replace_config(run.folder / "config.toml", arm.arm.config(run.seed))
+    write_atomically(file, json.dumps({"runs": old["runs"] | asked, "with": dict(known)}, indent=1) + "\n")
+
+
+def _replace_config(file: Path, config: dict[str, Any]) -> None:
+    """Replace the config of a run by that of this machine. The number of threads stays: the run's bits depend on it."""
+    threads = parse_config(read_toml(file)).threads
+    write_atomically(file, to_toml(config | {"threads": threads}))
+
+
+def write_table(out: Path, arms: Sequence[StudyArm]) -> None:
+    """Write one line for each run that has begun: what it is, how far it came, its first and its last evaluation."""
+    rows = [_describe_run(arm, run, out) for arm, run in order_runs(arms, out) if (run.folder / "metrics.jsonl").exists()]
+    write_atomically(out / TABLE, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _describe_run(arm: StudyArm, run: Run, out: Path) -> dict[str, Any]:
+    settings = json.dumps(arm.asked, sort_keys=True)
+    measured = [row for row in JsonLines(run.folder / "metrics.jsonl").rows() if any(key.startswith("eval/") for key in row)]
+    return {
+        "name": name_run(run, out),
+        "recipe": arm.arm.recipe,
+        "seed": run.seed,
+        "settings": arm.asked,
+        "hash": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
+        "finished": run.finished,
+        "turn": read_last_turn(run.folder),
+        "first": _select_evaluation(measured[0]) if measured else None,
+        "last": _select_evaluation(measured[-1]) if measured else None,
+    }
+
+
+def _select_evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key.startswith(("eval/", "compute/")) or key == "turn"}
+
+
+def count_fitting(chosen: Sequence[tuple[StudyArm, Run]], memory: float) -> int:
+    """Count how many of these runs fit a GPU of so many bytes side by side, by the largest of them; at most one a core."""
+    need = max(estimate_memory(arm.arm.plan) for arm, _ in chosen)
+    return max(1, min(count_cores(), int(USED * memory / need)))
+
+
+def estimate_memory(plan: Plan) -> float:
+    """Estimate the bytes that a run takes on a GPU: a base with adapters once, other policies each, and room to work."""
+    bases = {section.model: ADAPTED for section in plan.policies.values() if section.lora is not None}
+    weights = sum(each * _count_parameters(model) for model, each in bases.items())
+    weights += sum(WHOLE * _count_parameters(one.model) for one in plan.policies.values() if one.lora is None)
+    embedded = all(_is_embedded(section) for section in plan.policies.values())
+    return weights + ROOM["embedded" if embedded else "other"]
+
+
+def _is_embedded(section: PolicySection) -> bool:
+    return section.model.split("/")[0] == EMBEDDED
+
+
+def _count_parameters(model: str) -> float:
+    """Count the parameters of a model in a folder or by its size's name; 0 for an embedded one, or one that cannot be told."""
+    try:
+        return 0.0 if model.split("/")[0] == EMBEDDED else float(find_shape(model).parameters)
+    except UserError:
+        return 0.0
+
+
+def measure_gpu() -> float:
+    """Return the bytes of this machine's first GPU."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(0).total_memory)

@@ -1,0 +1,166 @@
+"""Sweeps: what a study says, runs in slices of time, on to another machine, shares of a GPU's memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import Command
+from milonga.comparing.packing import pack, unpack
+from milonga.comparing.pool import Run
+from milonga.comparing.progress import read_last_turn
+from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_study
+from milonga.comparing.sweep import GIB, ROOM, Sweep, count_fitting, estimate_memory, name_run, sweep
+from milonga.errors import ConfigError, RunFolderError, UserError
+
+STUDY = """
+[common]
+turns = TURNS
+device = "cpu"
+threads = 1
+task = { name = "jsonl", path = "$DATA/problems.jsonl", max_tokens = 12 }
+batch = { problems = 2, rollouts = 2 }
+eval = { problems = 2, samples = 1, bench = 0 }
+keep = { checkpoint_every = 100, rollouts_every = 0 }
+policies.generator.model = "embedded"
+
+[[runs]]
+name = "pair"
+recipe = ["grpo"]
+seeds = [3, 4]
+grid = { "lr" = [1e-5, 1e-4] }
+"""
+LONG = 16
+
+
+def make_study(folder: Path, turns: int = 1) -> Path:
+    """A study of four runs, and its problems, in a folder."""
+    folder.mkdir(exist_ok=True)
+    rows = [{"question": f"{k}+{k + 1}", "answer": str(2 * k + 1)} for k in range(1, 40)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "study.toml").write_text(STUDY.replace("TURNS", str(turns)))
+    return folder / "study.toml"
+
+
+def read(folder: Path, turns: int = 1) -> list[StudyArm]:
+    return read_study(make_study(folder, turns), {"DATA": str(folder)})
+
+
+def has_run(folder: Path, turns: int) -> Callable[[], bool]:
+    """The time is over when a run has made so many turns."""
+    return lambda: read_last_turn(folder) >= turns
+
+
+def test_a_study_is_a_grid_for_each_block_and_seed_by_seed(tmp_path: Path) -> None:
+    arms = read(tmp_path)
+    assert [arm.arm.name for arm in arms] == ["grpo, lr=1e-05", "grpo, lr=0.0001"]
+    assert [arm.arm.plan.config.lr for arm in arms] == [1e-5, 1e-4]
+    names = [name_run(run, tmp_path) for _, run in order_runs(arms, tmp_path)]
+    assert names == [f"pair/grpo,-lr={lr}/seed-{seed}" for seed in (3, 4) for lr in ("1e-05", "0.0001")]
+    assert arms[0].asked["task"]["path"] == "$DATA/problems.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("[[runs]]", "[[run]]"), "unknown key 'run': did you mean 'runs'?"),
+        (('recipe = ["grpo"]', 'recipes = ["grpo"]'), "block 1 of runs: unknown key 'recipes': did you mean 'recipe'?"),
+        (('recipe = ["grpo"]', 'recipe = ["grpoo"]'), "unknown recipe 'grpoo'"),
+        (("seeds = [3, 4]", "seeds = [3, 3]"), "each once"),
+        (("[1e-5, 1e-4]", "1e-4"), "every key of grid has a list of values"),
+        (("turns = 1", "tuns = 1"), "tuns"),
+        (("$DATA", "$FOLDER"), "$FOLDER has no value; give it with --with FOLDER=VALUE"),
+    ],
+)
+def test_mistakes_in_a_study_are_one_line(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    file = make_study(tmp_path)
+    text = file.read_text()
+    assert change[0] in text
+    file.write_text(text.replace(*change))
+    with pytest.raises(ConfigError) as error:
+        read_study(file, {"DATA": str(tmp_path)})
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_placeholders_are_filled_in_all_texts() -> None:
+    nested = {"a": ["$X/b", 3, {"c": "$X$Y"}], "price": "5$", "d": None}
+    assert fill_placeholders(nested, {"X": "x", "Y": "y"}, "") == {"a": ["x/b", 3, {"c": "xy"}], "price": "5$", "d": None}
+
+
+def test_stopped_at_the_limit_and_gone_on_with_elsewhere_it_ends_in_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is stopped between two turns, packed, and goes on in another folder with its problems at another path."""
+    monkeypatch.setattr("milonga.comparing.sweep.TICK", 0.05)  # turns are short here, and it must not end before it is stopped
+    here, there, out, moved = (tmp_path / name for name in ("here", "there", "out", "moved"))
+    arms = read(here, LONG)
+    name = name_run(order_runs(arms, out)[0][1], out)
+    cut = sweep(arms, out, {"DATA": str(here)}, is_over=has_run(out / name, 3), jobs=1, only=[name], quiet=True)
+    assert cut == {"runs": 1, "finished": 0, "stopped": [name], "failed": {}}
+    turns = len((out / name / "metrics.jsonl").read_text().splitlines()) - 1
+    assert 0 < turns < LONG, "stopped too early or too late to show anything"
+    runs = [run for _, run in order_runs(arms, out)]
+    small = pack(out, runs, tmp_path / "small.tgz", 0.001)
+    assert (small.runs, small.checkpoints, small.left) == (0, 0, (name,)), "a checkpoint that does not fit is not packed"
+    packed = pack(out, runs, tmp_path / "done.tgz", 100.0)
+    assert (packed.runs, packed.checkpoints, packed.left) == (1, 1, ())
+    unpack(tmp_path / "done.tgz", moved)
+    result = sweep(read(there, LONG), moved, {"DATA": str(there)}, jobs=1, only=[name], quiet=True)
+    assert result == {"runs": 1, "finished": 1, "stopped": [], "failed": {}}
+    assert str(there) in (moved / name / "config.toml").read_text()
+    whole = sweep(arms, tmp_path / "whole", {"DATA": str(here)}, jobs=1, only=[name], quiet=True)
+    assert whole["finished"] == 1
+    for file in ("metrics.jsonl", "final.json"):
+        assert (moved / name / file).read_bytes() == (tmp_path / "whole" / name / file).read_bytes()
+
+
+def test_a_file_that_was_not_packed_says_so(tmp_path: Path) -> None:
+    (tmp_path / "broken.tgz").write_bytes(b"no archive")
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        unpack(tmp_path / "broken.tgz", tmp_path / "out")
+
+
+def test_another_study_does_not_go_on_in_the_folder_of_the_first(tmp_path: Path) -> None:
+    known = {"DATA": str(tmp_path)}
+    assert len(sweep(read(tmp_path), tmp_path / "out", known, is_over=lambda: True, quiet=True)["stopped"]) == 4
+    with pytest.raises(RunFolderError, match="was made with other settings"):
+        sweep(read(tmp_path, turns=3), tmp_path / "out", known, is_over=lambda: True, quiet=True)
+
+
+def test_a_run_that_runs_out_of_its_share_gets_twice_as_much(tmp_path: Path) -> None:
+    one, two, three = (Run("arm", seed, tmp_path / str(seed)) for seed in range(3))
+    work = Sweep([], dict.fromkeys((one, two, three), 0.4), [two, three])
+    assert work.take_next([one]) == two and work.take_next([one, two]) is None
+    said = work.end(one, {"error": "memory ran out", "out_of_memory": True})
+    assert said is not None and "80%" in said and work.waiting == [one, three] and not work.failed
+    assert work.take_next([two]) == three, "the large one waits, a small one may go first"
+    assert work.take_next([]) == one
+    work.end(one, {"error": "memory ran out", "out_of_memory": True})
+    work.end(one, {"error": "memory ran out", "out_of_memory": True})
+    assert work.failed == {one: "memory ran out"}, "with the whole memory there is nothing more to give"
+
+
+def test_as_many_runs_as_memory_bears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milonga.comparing.sweep.count_cores", lambda: 16)
+    arms = read(tmp_path)
+    chosen = [(arm, arm.run(0, tmp_path)) for arm in arms]
+    assert estimate_memory(arms[0].arm.plan) == ROOM["embedded"]
+    # 0.92 of 140 GiB is 64 times 2 GiB, of 5 GiB twice, of 1 GiB less than once.
+    assert count_fitting(chosen, 140 * GIB) == 16 and count_fitting(chosen, 5 * GIB) == 2 and count_fitting(chosen, GIB) == 1
+
+
+def test_the_command_lists_runs_writes_a_table_and_packs(tmp_path: Path, milonga: Command) -> None:
+    file, out = make_study(tmp_path), tmp_path / "out"
+    call = ["sweep", str(file), "--out", str(out), "--with", f"DATA={tmp_path}"]
+    listed = milonga(*call, "--list", "--json").json
+    assert listed["runs"][0] == "pair/grpo,-lr=1e-05/seed-3" and len(listed["runs"]) == 4
+    done = milonga(*call, "--only", listed["runs"][0], "--pack", str(tmp_path / "done.tgz"), "--json").json
+    assert done["finished"] == 1 and done["packed"]["runs"] == 1
+    (row,) = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    assert row["finished"] and row["seed"] == 3 and row["settings"]["lr"] == 1e-5 and row["turn"] == 1
+    assert row["last"]["turn"] == 1 and "eval/generator/accuracy" in row["last"]
+    wrong = milonga("sweep", str(file), "--out", str(out), "--with", "data=here")
+    assert wrong.code == 2 and "--with takes NAME=VALUE" in wrong.err
