@@ -431,7 +431,7 @@ class Context:
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
         found = None if finish == "length" and not problem.wants_program else self.task.extract(text, problem)
-        return accept_extracted(parsed, found, asked=problem.wants_program)
+        return accept_extracted(parsed, found, asked=problem.wants_program or problem.reply is not None)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade.

@@ -65,11 +65,20 @@ FACTS = Capability("facts", "keeps back parts of problems, which those of task '
 """Parts (facts) of its problems can be hidden until they are asked for."""
 DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
 """The task writes solutions itself."""
+PREFERENCES = Capability(
+    "preferences",
+    "needs pairs that people preferred, which task '{task}' does not have; task.form=preferences reads a file of them",
+)
+"""Problems have a chosen and a rejected reply, or the task can make such pairs of solutions with and without an error."""
+LABELS = Capability(
+    "labels", "needs solutions with labelled steps, which task '{task}' does not have; task.form=steps reads a file of them"
+)
+"""Problems have a solution whose steps are labelled, or `grade` labels the steps of any solution."""
 CALLS = Capability(
     "calls", "runs programs on calls, which not all tests of task '{task}' are; task.unreadable=skip leaves out what are none"
 )
 """Programs are tested by calls with values: more calls can stand beside them."""
-CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, CALLS)
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, PREFERENCES, LABELS, CALLS)
 """All of them, in the order in which they are checked."""
 
 
@@ -123,13 +132,16 @@ class Task(ABC):
     def offers(self) -> Set[Capability]:
         """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""
         here = type(self)
+        demonstrates = here.demonstrate is not Task.demonstrate
         defined = {
             ANSWERS: self.has_answers,
             STEPS: self.knows_steps,
             LEVELS: bool(self.levels),
             RELATED: here.make_related_problem is not Task.make_related_problem,
             FACTS: here.find_facts is not Task.find_facts,
-            DEMONSTRATIONS: here.demonstrate is not Task.demonstrate,
+            DEMONSTRATIONS: demonstrates,
+            PREFERENCES: self.knows_steps and demonstrates,
+            LABELS: self.knows_steps,
         }
         return {capability for capability, is_there in defined.items() if is_there}
 

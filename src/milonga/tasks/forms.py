@@ -1,0 +1,261 @@
+"""Forms of data beside questions with answers: replies (SFT), preferences, labelled steps, plain text.
+
+Conversations are texts, or lists of messages with `role` and `content`. A reply is kept word for word.
+Invariant: a record that does not have its form is an error that names its place and the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from milonga.errors import DataError
+
+Form = Literal["problems", "sft", "preferences", "steps", "prm800k", "text"]
+"""problems: a question and an answer. sft: a prompt and its completion, or `messages`. preferences: a prompt, a chosen and a
+rejected reply. steps: a problem, the steps of a solution, and the index of the first wrong one or a label for each. prm800k: as
+that data set has them. text: plain text."""
+QUESTIONS: Mapping[Form, str] = {
+    "problems": "question",
+    "sft": "prompt",
+    "preferences": "prompt",
+    "steps": "problem",
+    "prm800k": "question.problem",
+    "text": "text",
+}
+"""The field of the question, or of what takes its place, where none is named."""
+SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System"}
+ASSISTANT = re.compile(r"\n\n(?:Assistant|ASSISTANT):[ \t]?")
+HUMAN = re.compile(r"\s*(?:Human|HUMAN|User|USER):[ \t]?")
+"""Turns of a transcript in one text, as in Anthropic's HH."""
+PASSAGE = 2000
+"""Characters of a passage of plain text, at most: some 500 tokens."""
+TEXTS = (".txt", ".md")
+"""Ends of the names of text files."""
+MISSING = object()
+"""What is found at a path that a record does not have."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a record of such a form holds."""
+
+    question: str
+    reply: str | None = None
+    rejected: str | None = None
+    labelled_steps: tuple[tuple[str, bool], ...] = ()
+    """Steps with their labels: right before the first error, wrong from there on."""
+
+
+@dataclass(frozen=True)
+class FormFields:
+    """The names of the fields that hold the parts of a form, and where the record stands."""
+
+    question: str
+    completion: str
+    chosen: str
+    rejected: str
+    steps: str
+    label: str
+    where: str
+
+    def get(self, record: Mapping[Any, Any], name: str) -> Any:
+        value = find_value(record, name)
+        if value is MISSING or value is None:
+            there = ", ".join(sorted(map(str, record)))
+            raise DataError(f"{self.where}: field '{name}' is missing; the row has {there}: name it in task.fields")
+        return value
+
+    def get_text(self, record: Mapping[Any, Any], name: str) -> str:
+        """Return a text or a conversation as one text, which must have something in it."""
+        return self.require_text(render_talk(self.parse_talk(self.get(record, name), name)), name)
+
+    def get_reply(self, record: Mapping[Any, Any], name: str) -> str:
+        """Return a reply: a text, or the last message of a list."""
+        return self.require_text(self.parse_talk(self.get(record, name), name)[-1][1], name)
+
+    def require_text(self, text: str, name: str) -> str:
+        if not text.strip():
+            raise DataError(f"{self.where}: field '{name}' is not a text with something in it")
+        return text
+
+    def parse_talk(self, value: Any, name: str) -> list[tuple[str, str]]:
+        """Parse a text, or a list of messages, into speakers and what they say."""
+        if isinstance(value, str):
+            return [("user", value)]
+        talk = [
+            (str(one["role"]), one["content"])
+            for one in (value if isinstance(value, Sequence) else ())
+            if isinstance(one, Mapping) and "role" in one and isinstance(one.get("content"), str)
+        ]
+        if not talk or len(talk) < len(value):
+            raise DataError(f"{self.where}: field '{name}' is neither a text nor a list of messages with role and content")
+        return talk
+
+
+def parse_content(form: Form, record: Mapping[Any, Any], fields: FormFields) -> Content:
+    """Parse a record of one of these forms."""
+    if form == "sft":
+        return _parse_sft(record, fields)
+    if form == "preferences":
+        return _parse_preference(record, fields)
+    question = fields.get_text(record, fields.question)
+    if form == "steps":
+        return Content(question, labelled_steps=_parse_steps(record, fields))
+    return Content(question, labelled_steps=_parse_prm800k(record, fields)) if form == "prm800k" else Content(question)
+
+
+def _parse_sft(record: Mapping[Any, Any], fields: FormFields) -> Content:
+    if find_value(record, fields.completion) is MISSING and isinstance(record.get("messages"), Sequence):
+        *before, (speaker, reply) = fields.parse_talk(record["messages"], "messages")
+        if speaker != "assistant" or not before:
+            raise DataError(f"{fields.where}: field 'messages' does not end in a reply of the assistant to something")
+        return Content(render_talk(before), fields.require_text(reply, "messages"))
+    return Content(fields.get_text(record, fields.question), fields.get_reply(record, fields.completion))
+
+
+def _parse_preference(record: Mapping[Any, Any], fields: FormFields) -> Content:
+    """Parse a pair; without a prompt of its own it is what both sides have in common, as in TRL's implicit form."""
+    if find_value(record, fields.question) is not MISSING:
+        replies = fields.get_reply(record, fields.chosen), fields.get_reply(record, fields.rejected)
+        return Content(fields.get_text(record, fields.question), *replies)
+    chosen, rejected = fields.get(record, fields.chosen), fields.get(record, fields.rejected)
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return _split_transcripts(chosen, rejected, fields)
+    one, other = fields.parse_talk(chosen, fields.chosen), fields.parse_talk(rejected, fields.rejected)
+    if len(one) < 2 or one[:-1] != other[:-1]:
+        raise DataError(f"{fields.where}: '{fields.chosen}' and '{fields.rejected}' do not begin with the same prompt")
+    replies = fields.require_text(one[-1][1], fields.chosen), fields.require_text(other[-1][1], fields.rejected)
+    return Content(render_talk(one[:-1]), *replies)
+
+
+def _split_transcripts(chosen: str, rejected: str, fields: FormFields) -> Content:
+    """Split two transcripts where the assistant's last turn begins in both of them."""
+    turns = [turn for turn in ASSISTANT.finditer(chosen) if rejected.startswith(chosen[: turn.end()])]
+    if not turns:
+        raise DataError(
+            f"{fields.where}: no field '{fields.question}', and '{fields.chosen}' and '{fields.rejected}' do not begin "
+            "with the same prompt; name its field by task.fields.question"
+        )
+    prompt, end = chosen[: turns[-1].start()], turns[-1].end()
+    prompt = HUMAN.sub("", prompt, count=1) if len(turns) == 1 and HUMAN.match(prompt) else prompt
+    replies = fields.require_text(chosen[end:], fields.chosen), fields.require_text(rejected[end:], fields.rejected)
+    return Content(fields.require_text(prompt, fields.chosen).strip(), *replies)
+
+
+def render_talk(talk: Sequence[tuple[str, str]]) -> str:
+    """Render a conversation as one prompt: what was said, if there is one user's turn; several turns with their speakers."""
+    said = [(speaker, text.strip()) for speaker, text in talk]
+    if [speaker for speaker, _ in said if speaker != "system"] == ["user"]:
+        return "\n\n".join(text for _, text in said)
+    return "\n\n".join(f"{SPEAKERS.get(speaker, speaker)}: {text}" for speaker, text in said)
+
+
+def _parse_steps(record: Mapping[Any, Any], fields: FormFields) -> tuple[tuple[str, bool], ...]:
+    """Parse steps with the index of the first wrong one (-1: none), or with a label for each."""
+    steps, label = fields.get(record, fields.steps), fields.get(record, fields.label)
+    if not isinstance(steps, list) or not steps or not all(isinstance(step, str) and step.strip() for step in steps):
+        raise DataError(f"{fields.where}: field '{fields.steps}' is not a list of steps, each a text")
+    if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < len(steps):
+        return tuple((step, label == -1 or number < label) for number, step in enumerate(steps))
+    if isinstance(label, list) and len(label) == len(steps) and all(one in (0, 1) for one in label):
+        return tuple((step, all(label[: number + 1])) for number, step in enumerate(steps))
+    raise DataError(
+        f"{fields.where}: field '{fields.label}' is neither -1 or the index of one of {len(steps)} steps, nor a list with true "
+        "or false for each"
+    )
+
+
+def _parse_prm800k(record: Mapping[Any, Any], fields: FormFields) -> tuple[tuple[str, bool], ...]:
+    """Parse the path that the labeller chose: neutral steps count as right, those that people wrote too. Where no completion
+    was chosen, the first wrong one ends it."""
+    found: list[tuple[str, bool]] = []
+    steps = fields.get(record, "label.steps")
+    for step in steps if isinstance(steps, list) else ():
+        one = _choose_completion(step) if isinstance(step, Mapping) else None
+        if one is None:
+            break
+        found.append(one)
+    if not found:
+        raise DataError(f"{fields.where}: field 'label.steps' holds no step with a rating")
+    return tuple((text, all(right for _, right in found[: number + 1])) for number, (text, _) in enumerate(found))
+
+
+def _choose_completion(step: Mapping[Any, Any]) -> tuple[str, bool] | None:
+    completions = [
+        one for one in step.get("completions") or () if isinstance(one, Mapping) and isinstance(one.get("text"), str)
+    ]
+    rated = [(one["text"], one["rating"] >= 0) for one in completions if isinstance(one.get("rating"), int)]
+    chosen, human = step.get("chosen_completion"), step.get("human_completion")
+    if isinstance(chosen, int) and 0 <= chosen < len(completions):
+        picked = completions[chosen]
+        return (picked["text"], picked["rating"] >= 0) if isinstance(picked.get("rating"), int) else None
+    if isinstance(human, Mapping) and isinstance(human.get("text"), str):
+        return human["text"], True
+    return next((one for one in rated if not one[1]), None)
+
+
+def find_value(record: Any, path: str) -> Any:
+    """Find the value at a dotted path, `MISSING` if there is none. A number counts the entries of a list from 0; a key that has
+    dots itself comes first."""
+    if isinstance(record, Mapping) and path in record:
+        return record[path]
+    head, dot, rest = path.partition(".")
+    inner: Any = MISSING
+    if isinstance(record, Mapping):
+        inner = record.get(head, MISSING)
+    elif isinstance(record, list) and head.isdecimal() and int(head) < len(record):
+        inner = record[int(head)]
+    return find_value(inner, rest) if dot else inner
+
+
+# ------------------------------------------------------------------------------------------------------------------- text
+
+
+def read_texts(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """Read a text file, or all of a folder (.txt, .md, in any depth, in the order of their names), as records with `text`."""
+    files = (
+        sorted(one for one in path.rglob("*") if one.suffix in (".txt", ".md") and one.is_file()) if path.is_dir() else [path]
+    )
+    if not files:
+        raise DataError(f"folder '{path}' holds no .txt or .md file")
+    for number, file in enumerate(files, 1):
+        try:
+            yield number, str(file), {"text": file.read_text(encoding="utf-8-sig")}
+        except UnicodeDecodeError as error:
+            raise DataError(f"text file '{file}' is not UTF-8 (byte {error.start})") from None
+
+
+def cut_documents(records: Iterable[tuple[int, str, Any]], field: str) -> Iterator[tuple[int, str, Any]]:
+    """Cut the texts of records into passages, numbered through; a record without a text is passed on as it is."""
+    number = 0
+    for _, where, record in records:
+        text = find_value(record, field) if isinstance(record, Mapping) else MISSING
+        pieces = [{**record, field: piece} for piece in cut_passages(text)] if isinstance(text, str) else []
+        for piece in pieces or [record]:
+            number += 1
+            yield number, where, piece
+
+
+def cut_passages(text: str) -> list[str]:
+    """Cut a text into passages of at most `PASSAGE` characters, at blank lines if it has them there, else between words."""
+    passages: list[str] = []
+    for block in re.split(r"\n\s*\n", text):
+        for piece in _cut_block(block.strip()):
+            if passages and len(passages[-1]) + len(piece) + 2 <= PASSAGE:
+                passages[-1] += f"\n\n{piece}"
+            elif piece:
+                passages.append(piece)
+    return passages
+
+
+def _cut_block(block: str) -> Iterator[str]:
+    while len(block) > PASSAGE:
+        space = max(block.rfind(" ", 1, PASSAGE), block.rfind("\n", 1, PASSAGE))
+        end = space if space > 0 else PASSAGE
+        yield block[:end].rstrip()
+        block = block[end:].lstrip()
+    yield block
