@@ -65,6 +65,8 @@ class FieldOptions(SourceOptions):
     """The final answer is what stands after the last occurrence of this text, such as "####"."""
     answer_in_box: bool = False
     """The answer's field is a worked solution, and the final answer is what stands in its last \\boxed{}."""
+    passage: int = Field(2000, ge=1)
+    """Of the form `text`: texts are cut into passages of so many characters at most."""
     levels: list[int] | None = Field(None, min_length=1)
     """Take only rows of these levels."""
     test: int | None = Field(None, ge=0)
@@ -80,7 +82,7 @@ class FieldOptions(SourceOptions):
         named = self.fields.model_fields_set
         usual = {} if self.form == "problems" else {"question": QUESTIONS[self.form], "answer": ""}
         fields = self.fields.model_copy(update={key: value for key, value in usual.items() if key not in named})
-        return RowParser(fields, self.answer_after, self.answer_in_box, self.unreadable, form=self.form)
+        return RowParser(fields, self.answer_after, self.answer_in_box, self.unreadable, [], self.form, self.passage)
 
 
 class JsonlOptions(FieldOptions):

@@ -31,8 +31,6 @@ SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System"}
 ASSISTANT = re.compile(r"\n\n(?:Assistant|ASSISTANT):[ \t]?")
 HUMAN = re.compile(r"\s*(?:Human|HUMAN|User|USER):[ \t]?")
 """Turns of a transcript in one text, as in Anthropic's HH."""
-PASSAGE = 2000
-"""Characters of a passage of plain text, at most: some 500 tokens."""
 TEXTS = (".txt", ".md")
 """Ends of the names of text files."""
 MISSING = object()
@@ -229,33 +227,33 @@ def read_texts(path: Path) -> Iterator[tuple[int, str, Any]]:
             raise DataError(f"text file '{file}' is not UTF-8 (byte {error.start})") from None
 
 
-def cut_documents(records: Iterable[tuple[int, str, Any]], field: str) -> Iterator[tuple[int, str, Any]]:
+def cut_documents(records: Iterable[tuple[int, str, Any]], field: str, longest: int) -> Iterator[tuple[int, str, Any]]:
     """Cut the texts of records into passages, numbered through; a record without a text is passed on as it is."""
     number = 0
     for _, where, record in records:
         text = find_value(record, field) if isinstance(record, Mapping) else MISSING
-        pieces = [{**record, field: piece} for piece in cut_passages(text)] if isinstance(text, str) else []
+        pieces = [{**record, field: piece} for piece in cut_passages(text, longest)] if isinstance(text, str) else []
         for piece in pieces or [record]:
             number += 1
             yield number, where, piece
 
 
-def cut_passages(text: str) -> list[str]:
-    """Cut a text into passages of at most `PASSAGE` characters, at blank lines if it has them there, else between words."""
+def cut_passages(text: str, longest: int) -> list[str]:
+    """Cut a text into passages of so many characters at most, at blank lines if it has them there, else between words."""
     passages: list[str] = []
     for block in re.split(r"\n\s*\n", text):
-        for piece in _cut_block(block.strip()):
-            if passages and len(passages[-1]) + len(piece) + 2 <= PASSAGE:
+        for piece in _cut_block(block.strip(), longest):
+            if passages and len(passages[-1]) + len(piece) + 2 <= longest:
                 passages[-1] += f"\n\n{piece}"
             elif piece:
                 passages.append(piece)
     return passages
 
 
-def _cut_block(block: str) -> Iterator[str]:
-    while len(block) > PASSAGE:
-        space = max(block.rfind(" ", 1, PASSAGE), block.rfind("\n", 1, PASSAGE))
-        end = space if space > 0 else PASSAGE
+def _cut_block(block: str, longest: int) -> Iterator[str]:
+    while len(block) > longest:
+        space = max(block.rfind(" ", 1, longest), block.rfind("\n", 1, longest))
+        end = space if space > 0 else longest
         yield block[:end].rstrip()
         block = block[end:].lstrip()
     yield block

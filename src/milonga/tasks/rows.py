@@ -95,6 +95,8 @@ class RowParser:
     """Why rows were left out, one reason for each."""
     form: Form = "problems"
     """What a record holds."""
+    passage: int = 0
+    """Most characters of a passage of plain text."""
 
     def read_file(self, path: Path) -> list[Row]:
         """Read all rows of a file, or of a folder of texts; one without any is an error."""
@@ -104,7 +106,7 @@ class RowParser:
         """Parse all records of a source; one without any is an error."""
         rows: list[Row] = []
         before = len(self.left_out)
-        for record in cut_documents(records, self.fields.question) if self.form == "text" else records:
+        for record in cut_documents(records, self.fields.question, self.passage) if self.form == "text" else records:
             try:
                 rows.append(self._parse(*record))
             except DataError as error:
