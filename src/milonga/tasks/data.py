@@ -194,6 +194,7 @@ class DataTask(Task):
     def at_level(self, level: int) -> Self:
         if level not in self._at_level:
             task = copy.copy(self)
+            task.kept = None  # its indices are those of the whole
             rows = {split: [row for row in self.splits.rows[split] if row.level == level] for split in SPLITS}
             task.splits = Splits(rows, self.splits.overlaps)
             task._order = task._make_order()
