@@ -103,7 +103,9 @@ def test_lets_verify_learns_labels_where_the_file_says_that_steps_end(tmp_path: 
 
 
 def test_rlp_thinks_about_plain_text(tmp_path: Path) -> None:
-    rows = run("rlp", tmp_path, TEXTS, {"form": "text"}, options={"format_turns": 0, "measured": 4, "next_token": "also"})
+    options = {"format_turns": 0, "measured": 2, "next_token": "also"}
+    brief = {"generator": {"model": "embedded", "example": False}}
+    rows = run("rlp", tmp_path, TEXTS, {"form": "text"}, options=options, policies=brief, sampling={"max_tokens": 8})
     assert moved(rows, "generator") and rows[-1]["eval/generator/ce_thought"] > 0
     assert rows[-1]["credit/generator/reward_spread"] > 0 and "eval/generator/accuracy" not in rows[-1]
 
