@@ -72,6 +72,11 @@ def test_spin_learns_from_a_file_of_replies(tmp_path: Path) -> None:
     assert len(ends) == 1, "one side has an end that the other lacks: a free cue"
 
 
+def test_sft_imitates_replies_of_which_no_answer_is_known(tmp_path: Path) -> None:
+    rows = run("sft", tmp_path, REPLIES, {"form": "sft"}, options={"n_verifier": 0})
+    assert moved(rows, "generator") and rows[-1]["credit/generator/kept"] == 1.0
+
+
 def test_apo_learns_from_preferences_whose_chosen_side_is_gold(tmp_path: Path) -> None:
     rows = run("apo", tmp_path, PAIRS, {"form": "preferences"}, options={"rm_turns": 2})
     pairs = JsonLines(tmp_path / "run" / "preferences.jsonl").rows()
