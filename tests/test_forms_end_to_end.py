@@ -42,6 +42,15 @@ TEXTS = [{"text": " ".join(WORDS[(n + k) % 7] for k in range(10)) + f" {n}"} for
 LEVELS = [{"question": f"{n}+{n}", "answer": str(2 * n), "level": f"Level {1 + n % 3}"} for n in range(60)]
 
 
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A random model with a chat template and room for long prompts, as the generator."""
+    folder = model_folder(tmp_path_factory.mktemp("models"), kind="chat")
+    config = Path(folder) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 2048}))
+    return {"generator": {"model": folder}}
+
+
 def write(folder: Path, rows: list[dict[str, Any]]) -> str:
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return str(folder / "data.jsonl")
@@ -72,8 +81,8 @@ def test_spin_learns_from_a_file_of_replies(tmp_path: Path) -> None:
     assert len(ends) == 1, "one side has an end that the other lacks: a free cue"
 
 
-def test_sft_imitates_replies_of_which_no_answer_is_known(tmp_path: Path) -> None:
-    rows = run("sft", tmp_path, REPLIES, {"form": "sft"}, options={"n_verifier": 0})
+def test_sft_imitates_replies_of_which_no_answer_is_known(chat: dict[str, Any], tmp_path: Path) -> None:
+    rows = run("sft", tmp_path, REPLIES, {"form": "sft"}, policies=chat, options={"n_verifier": 0})
     assert moved(rows, "generator") and rows[-1]["credit/generator/kept"] == 1.0
 
 
@@ -115,12 +124,9 @@ def test_rlp_thinks_about_plain_text(tmp_path: Path) -> None:
     assert rows[-1]["credit/generator/reward_spread"] > 0 and "eval/generator/accuracy" not in rows[-1]
 
 
-def test_the_curriculum_draws_levels_of_a_file(tmp_path: Path) -> None:
+def test_the_curriculum_draws_levels_of_a_file(chat: dict[str, Any], tmp_path: Path) -> None:
     options = {"warmup": 0, "n_verifier": 0, "formats": 1, "explore": 0.5}
-    model = model_folder(tmp_path, kind="chat")
-    config = Path(model) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 2048}))  # checks are long
-    rows = run("curriculum", tmp_path, LEVELS, {}, policies={"generator": {"model": model}}, options=options)
+    rows = run("curriculum", tmp_path, LEVELS, {}, policies=chat, options=options)
     assert rows[-1]["eval/readable_choices"] is not None and moved(rows, "proposer")
     task = make_task({"name": "jsonl", "path": str(tmp_path / "data.jsonl"), "dev": 8, "test": 8})
     assert task.levels == (1, 2, 3)

@@ -183,17 +183,20 @@ def _parse_prm800k(record: Mapping[Any, Any], fields: FormFields) -> tuple[tuple
 
 
 def _choose_completion(step: Mapping[Any, Any]) -> tuple[str, bool] | None:
-    completions = [
-        one for one in step.get("completions") or () if isinstance(one, Mapping) and isinstance(one.get("text"), str)
-    ]
-    rated = [(one["text"], one["rating"] >= 0) for one in completions if isinstance(one.get("rating"), int)]
+    """Choose the completion of a step that the solution goes on with; None if it ends before this step."""
+    rated = [_parse_rating(one) for one in step.get("completions") or ()]
     chosen, human = step.get("chosen_completion"), step.get("human_completion")
-    if isinstance(chosen, int) and 0 <= chosen < len(completions):
-        picked = completions[chosen]
-        return (picked["text"], picked["rating"] >= 0) if isinstance(picked.get("rating"), int) else None
-    if isinstance(human, Mapping) and isinstance(human.get("text"), str):
+    if isinstance(chosen, int) and 0 <= chosen < len(rated):
+        return rated[chosen]
+    if isinstance(human, Mapping) and isinstance(human.get("text"), str) and human["text"].strip():
         return human["text"], True
-    return next((one for one in rated if not one[1]), None)
+    return next((one for one in rated if one is not None and not one[1]), None)
+
+
+def _parse_rating(completion: Any) -> tuple[str, bool] | None:
+    """Parse a completion that was rated -1, 0 or 1: only the first is wrong."""
+    text, rating = (completion.get(key) for key in ("text", "rating")) if isinstance(completion, Mapping) else (None, None)
+    return (text, rating >= 0) if isinstance(text, str) and text.strip() and isinstance(rating, int) else None
 
 
 def find_value(record: Any, path: str) -> Any:

@@ -72,7 +72,7 @@ class Sft(Recipe):
 
 
 def is_right(example: Rollout) -> bool:
-    """Whether an example is right: a solution with the right answer and no wrong step; a reply of the data to which no answer is
+    """Whether an example is right: a solution with the right answer and no wrong step; a reply of the data if no answer is
     known; a check whose step and final verdicts are all true."""
     if example.agent == "generator":
         if example.problem.reply is not None and (example.grade is None or example.grade.correct is None):
