@@ -15,11 +15,11 @@ from milonga.errors import DataError
 from milonga.roles import StepSolver
 from milonga.tasks import Task, make_task
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, LABELS, PREFERENCES
-from milonga.tasks.forms import FormFields, cut_passages, parse_content, render_talk
+from milonga.tasks.forms import Fields, cut_passages, parse_content, render_talk
 from milonga.types import SPLITS, Problem
 
-FIELDS = FormFields("prompt", "completion", "chosen", "rejected", "steps", "label", "file, line 1")
-PRM = FormFields("question.problem", "completion", "chosen", "rejected", "steps", "label", "file, line 1")
+PLACE = (Fields(question="prompt"), "file, line 1")
+PRM = (Fields(question="question.problem"), "file, line 1")
 USER = {"role": "user", "content": "What is 2+2?"}
 GOOD, BAD = {"role": "assistant", "content": "4."}, {"role": "assistant", "content": "5."}
 
@@ -45,7 +45,7 @@ def make(path: str, form: str, **options: Any) -> Task:
     ],
 )
 def test_replies_in_any_form_are_a_prompt_and_its_reply(record: Any) -> None:
-    found = parse_content("sft", record, FIELDS)
+    found = parse_content("sft", record, *PLACE)
     assert (found.question, found.reply, found.rejected) == ("What is 2+2?", "4.", None)
 
 
@@ -59,13 +59,13 @@ def test_replies_in_any_form_are_a_prompt_and_its_reply(record: Any) -> None:
     ],
 )
 def test_preferences_in_any_form_are_a_prompt_and_two_replies(record: Any) -> None:
-    found = parse_content("preferences", record, FIELDS)
+    found = parse_content("preferences", record, *PLACE)
     assert (found.question, found.reply, found.rejected) == ("What is 2+2?", "4.", "5.")
 
 
 def test_a_conversation_of_several_turns_keeps_its_speakers_and_a_system_message_comes_first() -> None:
     turns = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Bye\n\nAssistant:"
-    found = parse_content("preferences", {"chosen": f"{turns} Bye.", "rejected": f"{turns} No."}, FIELDS)
+    found = parse_content("preferences", {"chosen": f"{turns} Bye.", "rejected": f"{turns} No."}, *PLACE)
     assert found.question == "Human: Hi\n\nAssistant: Hello.\n\nHuman: Bye" and (found.reply, found.rejected) == ("Bye.", "No.")
     assert render_talk([("system", "Be brief."), ("user", "Hi")]) == "Be brief.\n\nHi"
     assert render_talk([("user", "Hi"), ("assistant", "Yes?"), ("user", "Bye")]) == "User: Hi\n\nAssistant: Yes?\n\nUser: Bye"
@@ -90,7 +90,7 @@ def test_a_conversation_of_several_turns_keeps_its_speakers_and_a_system_message
 )
 def test_a_record_without_its_form_is_an_error_that_names_the_field(form: Any, record: Any, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        parse_content(form, record, FIELDS)
+        parse_content(form, record, *PLACE)
     assert str(caught.value).startswith("file, line 1: ") and "\n" not in str(caught.value)
 
 
@@ -104,7 +104,7 @@ names = st.sampled_from(["prompt", "completion", "chosen", "rejected", "steps", 
 @given(st.sampled_from(["sft", "preferences", "steps", "prm800k", "text"]), st.dictionaries(names, values))
 def test_any_record_is_parsed_or_one_error(form: Any, record: dict[str, Any]) -> None:
     try:
-        found = parse_content(form, record, FIELDS)
+        found = parse_content(form, record, *PLACE)
     except DataError:
         return
     assert found.question.strip() and (form not in ("sft", "preferences") or found.reply)
@@ -145,7 +145,7 @@ def test_the_answer_of_a_reply_is_known_where_its_field_is_named(tmp_path: Path)
     ],
 )
 def test_steps_are_right_before_the_first_error(label: Any, truth: tuple[bool, ...]) -> None:
-    found = parse_content("steps", {"prompt": "p", "steps": ["a", "b", "c"], "label": label}, FIELDS)
+    found = parse_content("steps", {"prompt": "p", "steps": ["a", "b", "c"], "label": label}, *PLACE)
     assert found.labelled_steps == tuple(zip("abc", truth, strict=True))
 
 
@@ -170,12 +170,12 @@ def step(*rated: tuple[str, int | None], chosen: int | None = None, human: str |
     ],
 )
 def test_prm800k_is_read_along_the_path_that_was_chosen(steps: Any, expected: Any) -> None:
-    assert parse_content("prm800k", prm(*steps), PRM).labelled_steps == expected
+    assert parse_content("prm800k", prm(*steps), *PRM).labelled_steps == expected
 
 
 def test_a_row_of_prm800k_without_a_rating_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'label\.steps' holds no step with a rating"):
-        parse_content("prm800k", prm(step(("a", None))), PRM)
+        parse_content("prm800k", prm(step(("a", None))), *PRM)
     rows = [prm(step((f"{n}", 1), chosen=0)) | {"question": {"problem": f"p{n}"}} for n in range(40)]
     task = make(write_rows(tmp_path / "a.jsonl", [*rows, prm()]), "prm800k", unreadable="skip")
     assert task.describe()["rows_left_out"] == 1 and LABELS in task.offers

@@ -100,13 +100,15 @@ def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]
         else:
             same = "no group has both outcomes: each problem is solved always or never"
             yield Advice(same, f"batch.rollouts={2 * config.batch.rollouts}", blocking)
-            yield from () if chosen else (BY_PASS_RATE,)
+            if not chosen:
+                yield BY_PASS_RATE
     elif solver.signal is not None and 0 < solver.signal < FEW_SIGNALS and solver.learns_from == "outcomes":
         few = (
             f"only {format_share(solver.signal)} of the groups have both outcomes, so draw other problems in place of the rest"
         )
         yield Advice(few, f"policies.{solver.policy}.objective.dynamic_sampling=true")
-        yield from () if chosen else (BY_PASS_RATE,)
+        if not chosen:
+            yield BY_PASS_RATE
     if solver.accuracy is not None and solver.greedy is not None and solver.greedy - solver.accuracy >= GREEDY_GAIN:
         gain = f"greedy solutions are right in {format_share(solver.greedy)}, sampled ones in {format_share(solver.accuracy)}"
         yield Advice(f"{gain}, so sample colder", f"sampling.temperature={round(0.7 * config.sampling.temperature, 2)}")

@@ -73,16 +73,13 @@ def select_problems(rates: Rates, wanted: PassRate, say: Callable[[str], None]) 
     low, high = wanted.pass_rate
     known = {index: rate for index, rate in rates.items() if rate is not None}
     kept = {index: rate for index, rate in known.items() if low <= rate <= high}
-    below, above = (sum(side) for side in ((r < low for r in known.values()), (r > high for r in known.values())))
+    below, above = sum(rate < low for rate in known.values()), sum(rate > high for rate in known.values())
     found = f"{below} lie below {low:g}, {above} above {high:g}"
     if not kept:
         raise UserError(
             f"none of {len(rates)} train problems has a pass rate within task.pass_rate=[{low:g},{high:g}]: {found}; widen the "
             "range, measure more of them (task.pass_rate_problems), or choose other problems or another model"
         )
-    unknown = len(rates) - len(known)
-    say(
-        f"pass rates: {len(kept)} of {len(rates)} train problems are kept; {found}"
-        + (f", {unknown} are unknown" * bool(unknown))
-    )
+    unknown = f", {len(rates) - len(known)} are unknown" if len(known) < len(rates) else ""
+    say(f"pass rates: {len(kept)} of {len(rates)} train problems are kept; {found}{unknown}")
     return kept

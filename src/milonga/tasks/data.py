@@ -25,10 +25,10 @@ from milonga.randomness import keyed_rng
 from milonga.tasks import worked
 from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number
 from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
-from milonga.tasks.forms import QUESTIONS, Form
+from milonga.tasks.forms import QUESTIONS, Fields, Form
 from milonga.tasks.functions import COLUMNS
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
-from milonga.tasks.rows import Fields, Row, RowParser
+from milonga.tasks.rows import Row, RowParser
 from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 

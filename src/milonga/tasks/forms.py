@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from milonga.errors import DataError
+from milonga.tasks.base import TaskOptions
 
 Form = Literal["problems", "sft", "preferences", "steps", "prm800k", "text"]
 """problems: a question and an answer. sft: a prompt and its completion, or `messages`. preferences: a prompt, a chosen and a
@@ -37,6 +40,29 @@ MISSING = object()
 """What is found at a path that a record does not have."""
 
 
+class Fields(TaskOptions):
+    """The fields of a row, by name. A dotted path reaches into nested ones: `reward_model.ground_truth`, `prompt.0.content`."""
+
+    question: str = Field("question", min_length=1)
+    """The field that holds the question."""
+    answer: str = "answer"
+    """The field that holds the answer; empty: there are no reference answers, and grades are unknown."""
+    solution: str | None = None
+    """The field with a worked solution, one step a line; without it what stands before the answer in its own field."""
+    completion: str = "completion"
+    """Of the form `sft`: the reply, a text or a list of messages; where it is missing, `messages` is the whole conversation."""
+    chosen: str = "chosen"
+    """Of the form `preferences`: the reply that people preferred, a text or a list of messages."""
+    rejected: str = "rejected"
+    """Of the form `preferences`: the other reply."""
+    steps: str = "steps"
+    """Of the form `steps`: the steps of a solution, a list of texts."""
+    label: str = "label"
+    """Of the form `steps`: the index of the first wrong step, or -1; or a list with true or false for each step."""
+    level: str = "level"
+    """The field with the level of difficulty: an integer, or a text with one in it. Rows without it have no level."""
+
+
 @dataclass(frozen=True)
 class Content:
     """What a record of such a form holds."""
@@ -49,39 +75,34 @@ class Content:
 
 
 @dataclass(frozen=True)
-class FormFields:
-    """The names of the fields that hold the parts of a form, and where the record stands."""
+class _Row:
+    """A record with the names of its fields and its place, for errors."""
 
-    question: str
-    completion: str
-    chosen: str
-    rejected: str
-    steps: str
-    label: str
+    record: Mapping[Any, Any]
+    fields: Fields
     where: str
 
-    def get(self, record: Mapping[Any, Any], name: str) -> Any:
-        value = find_value(record, name)
+    def has(self, name: str) -> bool:
+        return find_value(self.record, name) is not MISSING
+
+    def get(self, name: str) -> Any:
+        value = find_value(self.record, name)
         if value is MISSING or value is None:
-            there = ", ".join(sorted(map(str, record)))
+            there = ", ".join(sorted(map(str, self.record)))
             raise DataError(f"{self.where}: field '{name}' is missing; the row has {there}: name it in task.fields")
         return value
 
-    def get_text(self, record: Mapping[Any, Any], name: str) -> str:
-        """Return a text or a conversation as one text, which must have something in it."""
-        return self.require_text(render_talk(self.parse_talk(self.get(record, name), name)), name)
+    def get_prompt(self, name: str) -> str:
+        """Return a text, or a conversation as one text, which must have something in it."""
+        return self.require_text(render_talk(self.parse_talk(name)), name)
 
-    def get_reply(self, record: Mapping[Any, Any], name: str) -> str:
-        """Return a reply: a text, or the last message of a list."""
-        return self.require_text(self.parse_talk(self.get(record, name), name)[-1][1], name)
+    def get_reply(self, name: str) -> str:
+        """Return a text, or the last message of a list, as it is."""
+        return self.require_text(self.parse_talk(name)[-1][1], name)
 
-    def require_text(self, text: str, name: str) -> str:
-        if not text.strip():
-            raise DataError(f"{self.where}: field '{name}' is not a text with something in it")
-        return text
-
-    def parse_talk(self, value: Any, name: str) -> list[tuple[str, str]]:
+    def parse_talk(self, name: str) -> list[tuple[str, str]]:
         """Parse a text, or a list of messages, into speakers and what they say."""
+        value = self.get(name)
         if isinstance(value, str):
             return [("user", value)]
         talk = [
@@ -93,55 +114,60 @@ class FormFields:
             raise DataError(f"{self.where}: field '{name}' is neither a text nor a list of messages with role and content")
         return talk
 
+    def require_text(self, text: str, name: str) -> str:
+        if not text.strip():
+            raise DataError(f"{self.where}: field '{name}' is not a text with something in it")
+        return text
 
-def parse_content(form: Form, record: Mapping[Any, Any], fields: FormFields) -> Content:
+
+def parse_content(form: Form, record: Mapping[Any, Any], fields: Fields, where: str) -> Content:
     """Parse a record of one of these forms."""
+    row = _Row(record, fields, where)
     if form == "sft":
-        return _parse_sft(record, fields)
+        return _parse_sft(row)
     if form == "preferences":
-        return _parse_preference(record, fields)
-    question = fields.get_text(record, fields.question)
+        return _parse_preference(row)
+    question = row.get_prompt(fields.question)
     if form == "steps":
-        return Content(question, labelled_steps=_parse_steps(record, fields))
-    return Content(question, labelled_steps=_parse_prm800k(record, fields)) if form == "prm800k" else Content(question)
+        return Content(question, labelled_steps=_parse_steps(row))
+    return Content(question, labelled_steps=_parse_prm800k(row)) if form == "prm800k" else Content(question)
 
 
-def _parse_sft(record: Mapping[Any, Any], fields: FormFields) -> Content:
-    if find_value(record, fields.completion) is MISSING and isinstance(record.get("messages"), Sequence):
-        *before, (speaker, reply) = fields.parse_talk(record["messages"], "messages")
-        if speaker != "assistant" or not before:
-            raise DataError(f"{fields.where}: field 'messages' does not end in a reply of the assistant to something")
-        return Content(render_talk(before), fields.require_text(reply, "messages"))
-    return Content(fields.get_text(record, fields.question), fields.get_reply(record, fields.completion))
+def _parse_sft(row: _Row) -> Content:
+    if row.has(row.fields.completion) or not row.has("messages"):
+        return Content(row.get_prompt(row.fields.question), row.get_reply(row.fields.completion))
+    *before, (speaker, reply) = row.parse_talk("messages")
+    if speaker != "assistant" or not before:
+        raise DataError(f"{row.where}: field 'messages' does not end in a reply of the assistant to something")
+    return Content(render_talk(before), row.require_text(reply, "messages"))
 
 
-def _parse_preference(record: Mapping[Any, Any], fields: FormFields) -> Content:
+def _parse_preference(row: _Row) -> Content:
     """Parse a pair; without a prompt of its own it is what both sides have in common, as in TRL's implicit form."""
-    if find_value(record, fields.question) is not MISSING:
-        replies = fields.get_reply(record, fields.chosen), fields.get_reply(record, fields.rejected)
-        return Content(fields.get_text(record, fields.question), *replies)
-    chosen, rejected = fields.get(record, fields.chosen), fields.get(record, fields.rejected)
-    if isinstance(chosen, str) and isinstance(rejected, str):
-        return _split_transcripts(chosen, rejected, fields)
-    one, other = fields.parse_talk(chosen, fields.chosen), fields.parse_talk(rejected, fields.rejected)
+    chosen, rejected = row.fields.chosen, row.fields.rejected
+    if row.has(row.fields.question):
+        return Content(row.get_prompt(row.fields.question), row.get_reply(chosen), row.get_reply(rejected))
+    if isinstance(row.get(chosen), str) and isinstance(row.get(rejected), str):
+        return _split_transcripts(row)
+    one, other = row.parse_talk(chosen), row.parse_talk(rejected)
     if len(one) < 2 or one[:-1] != other[:-1]:
-        raise DataError(f"{fields.where}: '{fields.chosen}' and '{fields.rejected}' do not begin with the same prompt")
-    replies = fields.require_text(one[-1][1], fields.chosen), fields.require_text(other[-1][1], fields.rejected)
-    return Content(render_talk(one[:-1]), *replies)
+        raise DataError(f"{row.where}: '{chosen}' and '{rejected}' do not begin with the same prompt")
+    return Content(render_talk(one[:-1]), row.get_reply(chosen), row.get_reply(rejected))
 
 
-def _split_transcripts(chosen: str, rejected: str, fields: FormFields) -> Content:
+def _split_transcripts(row: _Row) -> Content:
     """Split two transcripts where the assistant's last turn begins in both of them."""
-    turns = [turn for turn in ASSISTANT.finditer(chosen) if rejected.startswith(chosen[: turn.end()])]
+    fields, one, other = row.fields, str(row.get(row.fields.chosen)), str(row.get(row.fields.rejected))
+    turns = [turn for turn in ASSISTANT.finditer(one) if other.startswith(one[: turn.end()])]
     if not turns:
         raise DataError(
-            f"{fields.where}: no field '{fields.question}', and '{fields.chosen}' and '{fields.rejected}' do not begin "
-            "with the same prompt; name its field by task.fields.question"
+            f"{row.where}: no field '{fields.question}', and '{fields.chosen}' and '{fields.rejected}' do not begin with the "
+            "same prompt; name its field by task.fields.question"
         )
-    prompt, end = chosen[: turns[-1].start()], turns[-1].end()
+    prompt, end = one[: turns[-1].start()], turns[-1].end()
     prompt = HUMAN.sub("", prompt, count=1) if len(turns) == 1 and HUMAN.match(prompt) else prompt
-    replies = fields.require_text(chosen[end:], fields.chosen), fields.require_text(rejected[end:], fields.rejected)
-    return Content(fields.require_text(prompt, fields.chosen).strip(), *replies)
+    replies = row.require_text(one[end:], fields.chosen), row.require_text(other[end:], fields.rejected)
+    return Content(row.require_text(prompt, fields.chosen).strip(), *replies)
 
 
 def render_talk(talk: Sequence[tuple[str, str]]) -> str:
@@ -152,33 +178,33 @@ def render_talk(talk: Sequence[tuple[str, str]]) -> str:
     return "\n\n".join(f"{SPEAKERS.get(speaker, speaker)}: {text}" for speaker, text in said)
 
 
-def _parse_steps(record: Mapping[Any, Any], fields: FormFields) -> tuple[tuple[str, bool], ...]:
+def _parse_steps(row: _Row) -> tuple[tuple[str, bool], ...]:
     """Parse steps with the index of the first wrong one (-1: none), or with a label for each."""
-    steps, label = fields.get(record, fields.steps), fields.get(record, fields.label)
+    steps, label = row.get(row.fields.steps), row.get(row.fields.label)
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) and step.strip() for step in steps):
-        raise DataError(f"{fields.where}: field '{fields.steps}' is not a list of steps, each a text")
+        raise DataError(f"{row.where}: field '{row.fields.steps}' is not a list of steps, each a text")
     if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < len(steps):
         return tuple((step, label == -1 or number < label) for number, step in enumerate(steps))
     if isinstance(label, list) and len(label) == len(steps) and all(one in (0, 1) for one in label):
         return tuple((step, all(label[: number + 1])) for number, step in enumerate(steps))
     raise DataError(
-        f"{fields.where}: field '{fields.label}' is neither -1 or the index of one of {len(steps)} steps, nor a list with true "
-        "or false for each"
+        f"{row.where}: field '{row.fields.label}' is neither -1 or the index of one of {len(steps)} steps, nor a list with "
+        "true or false for each"
     )
 
 
-def _parse_prm800k(record: Mapping[Any, Any], fields: FormFields) -> tuple[tuple[str, bool], ...]:
+def _parse_prm800k(row: _Row) -> tuple[tuple[str, bool], ...]:
     """Parse the path that the labeller chose: neutral steps count as right, those that people wrote too. Where no completion
     was chosen, the first wrong one ends it."""
     found: list[tuple[str, bool]] = []
-    steps = fields.get(record, "label.steps")
+    steps = row.get("label.steps")
     for step in steps if isinstance(steps, list) else ():
         one = _choose_completion(step) if isinstance(step, Mapping) else None
         if one is None:
             break
         found.append(one)
     if not found:
-        raise DataError(f"{fields.where}: field 'label.steps' holds no step with a rating")
+        raise DataError(f"{row.where}: field 'label.steps' holds no step with a rating")
     return tuple((text, all(right for _, right in found[: number + 1])) for number, (text, _) in enumerate(found))
 
 

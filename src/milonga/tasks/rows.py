@@ -17,17 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from milonga.errors import DataError
 from milonga.tasks.answers import find_last_box
-from milonga.tasks.base import TaskOptions
 from milonga.tasks.forms import (
     MISSING,
     TEXTS,
     Content,
+    Fields,
     Form,
-    FormFields,
     cut_documents,
     find_value,
     parse_content,
@@ -57,29 +54,6 @@ class Row:
     """All fields of the record, as they came."""
     content: Content | None = None
     """What the record holds in place of a question with an answer: replies, or labelled steps."""
-
-
-class Fields(TaskOptions):
-    """The fields of a row, by name. A dotted path reaches into nested ones: `reward_model.ground_truth`, `prompt.0.content`."""
-
-    question: str = Field("question", min_length=1)
-    """The field that holds the question."""
-    answer: str = "answer"
-    """The field that holds the answer; empty: there are no reference answers, and grades are unknown."""
-    solution: str | None = None
-    """The field with a worked solution, one step a line; without it what stands before the answer in its own field."""
-    completion: str = "completion"
-    """Of the form `sft`: the reply, a text or a list of messages; where it is missing, `messages` is the whole conversation."""
-    chosen: str = "chosen"
-    """Of the form `preferences`: the reply that people preferred, a text or a list of messages."""
-    rejected: str = "rejected"
-    """Of the form `preferences`: the other reply."""
-    steps: str = "steps"
-    """Of the form `steps`: the steps of a solution, a list of texts."""
-    label: str = "label"
-    """Of the form `steps`: the index of the first wrong step, or -1; or a list with true or false for each step."""
-    level: str = "level"
-    """The field with the level of difficulty: an integer, or a text with one in it. Rows without it have no level."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +110,9 @@ class RowParser:
     def _parse_form(self, number: int, where: str, record: Mapping[Any, Any]) -> Row:
         """Parse a record of another form. Its reply, if it has one, is the way to the answer; an answer there is only where the
         user names its field."""
-        f = self.fields
-        names = FormFields(f.question, f.completion, f.chosen, f.rejected, f.steps, f.label, where)
-        content = parse_content(self.form, record, names)
-        answer = self._parse_answer(record, where)[1] if f.answer else ""
-        level = parse_level(find_value(record, f.level))
+        content = parse_content(self.form, record, self.fields, where)
+        answer = self._parse_answer(record, where)[1] if self.fields.answer else ""
+        level = parse_level(find_value(record, self.fields.level))
         return Row(number, content.question, answer, content.reply or "", level, record, content)
 
     def _get_value(self, record: Mapping[Any, Any], kind: Literal["question", "answer"], name: str, where: str) -> Any:
