@@ -68,7 +68,9 @@ class Rlp(Recipe):
     overlap = Refused("what a thought is worth is a score under the weights of the moment")
     bindings = {
         "own": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
-        "lora": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
+        "lora": Refused(
+            "thinker and predictor are one model in RLP: policies.generator.lora.rank=16 trains one adapter for both"
+        ),
         "shared": ALLOWED,
     }
     defaults = {
