@@ -29,7 +29,7 @@ from milonga.cli.help import parse_examples
 from milonga.config import Config, find_section
 from milonga.objectives import ObjectiveSection
 from milonga.systems.index import RECIPES
-from milonga.tasks import TASKS
+from milonga.tasks import TASKS, PassRate
 
 EXIT = """\
 0
@@ -189,6 +189,8 @@ def render_config() -> Iterator[str]:
             yield f"### {name}"
             yield render_table(options, "options.")
     yield "## Options of the tasks"
+    yield "Any task that knows its answers takes these beside its own:"
+    yield render_table(PassRate, "task.")
     for name in TASKS:
         yield f"### {name} (task)"
         yield render_table(TASKS.get(name).Options, "task.")

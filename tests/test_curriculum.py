@@ -21,6 +21,7 @@ from milonga.credit.difficulty import learnability, normalised_entropy, schedule
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect
+from milonga.systems.curriculum.recipe import group_by_rate
 from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.tasks import make_task
 from milonga.tasks.chain import Chain
@@ -106,6 +107,42 @@ def test_the_chooser_sees_tenths() -> None:
     assert all(shown.text in "".join(part.text for part in Chooser(dialect).prompt(shown)) for dialect in GRAMMARS)
 
 
+@pytest.mark.parametrize(
+    ("text", "level", "form"),
+    [
+        ("3", 3, 1.0),
+        ("**Level 3**", 3, 1.0),
+        ("Level 3.\n", 3, 1.0),
+        ("3\n\nLevel 1 is solved nearly always, so it teaches little.", 3, 0.5),
+        ("<think>Level 1 is easy, 9 of 10.</think>\nLevel 2", 2, 1.0),
+        ("The next problem should be of Level 4, since it is solved 5 of 10 times.", 4, 0.5),
+        ("The answer is \\boxed{2}, not level 3.", 2, 0.5),
+        ("```\n5\n```", 5, 0.5),
+        ("I would take 2.", 2, 0.5),
+        ("I cannot say.", None, 0.0),
+        ("It is 3 or 4.", None, 0.0),
+        ("About 50% of them, 0.5 in all.", None, 0.0),
+        ("", None, 0.0),
+    ],
+)
+def test_a_level_is_read_in_plain_words(text: str, level: int | None, form: float) -> None:
+    parsed = Chooser("plain").parse(text)
+    assert (parsed.value, parsed.format, parsed.is_valid) == (Choice(level), form, level is not None)
+
+
+@given(st.text(max_size=60), st.integers(1, 64))
+def test_any_words_are_read_without_an_error_and_what_is_written_reads_back(text: str, level: int) -> None:
+    role = Chooser("plain")
+    assert role.parse(role.write(level)) == Parsed(Choice(level), 1.0)
+    assert role.parse(text).is_valid == (role.parse(text).value.level is not None)  # type: ignore[union-attr]
+
+
+def test_the_chooser_is_asked_in_plain_words() -> None:
+    shown = make_level_problem((1, 2, 3), {"1": 1.0, "3": 0.0}, "rates")
+    asked = "".join(part.text for part in Chooser("plain").prompt(shown))
+    assert "Level 1: 9 of 10\nLevel 2: not tried yet\nLevel 3: 0 of 10\n\nThe student" in asked and Chooser("plain").stop == ()
+
+
 # The recipe.
 
 
@@ -171,6 +208,21 @@ def test_a_task_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Chain, "levels", ())
     with pytest.raises(ConfigError, match="levels of difficulty, which task 'chain' does not have"):
         plan()
+
+
+def test_levels_by_pass_rate_are_fifths_and_the_first_is_the_easiest() -> None:
+    rates = {0: 1.0, 1: 0.8, 2: 0.79, 3: 0.2, 4: 0.19, 5: 0.0, 9: 0.5}
+    assert group_by_rate(rates) == {1: [0, 1], 2: [2], 4: [3], 5: [4, 5], 3: [9]}
+    p = resolve(
+        [
+            {"recipe": "curriculum", "options": OPTIONS | {"levels": "pass_rate", "choose": "fixed"}},
+            TINY,
+            {"task": {"name": "chain", "ops": 3, "pass_rate": [0, 1]}},
+        ]
+    )
+    p.task.kept = {4: 0.9, 7: 1.0, 2: 0.1}
+    drawn = p.recipe.draw_at(ctx(p), [5, 1, 1, 5])  # type: ignore[attr-defined]
+    assert drawn == [p.task.problem("train", index) for index in (2, 7, 4, 2)]
 
 
 def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_labels_of_steps_need_a_task_that_knows_them_and_labels_of_answers_do_no
     file = tmp_path / "data.jsonl"
     file.write_text("".join(f'{{"question": "{i}+1", "answer": "{i + 1}"}}\n' for i in range(40)))
     task = {"name": "jsonl", "path": str(file)}
-    with pytest.raises(ConfigError, match="exact truth of each step"):
+    with pytest.raises(ConfigError, match="needs solutions with labelled steps"):
         resolve([{"recipe": "lets_verify", "task": task}])
     of_answers = {"options": {"labels": "outcome"}, "policies": {"generator": {"model": "a/model"}}}
     assert resolve([{"recipe": "lets_verify", "task": task}, of_answers]).task.knows_steps is False

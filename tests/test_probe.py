@@ -21,7 +21,7 @@ from milonga.config import Config, RewardSection, parse_setting, to_toml
 from milonga.errors import RunFolderError, StalledError, UserError
 from milonga.objectives import make_objective
 from milonga.probing import Probe, count_signals, find_stall, should_probe
-from milonga.probing.advice import Advice, advise
+from milonga.probing.advice import BY_PASS_RATE, Advice, advise
 from milonga.probing.figures import Asked, JudgeFigures, SolverFigures, measure_judge, measure_solver
 from milonga.probing.probe import EXAMPLES, LINES, PROBLEMS, ROLLOUTS, find_learning
 from milonga.report import build_report
@@ -228,19 +228,19 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         {"signal": 0.0},
         None,
         PLAIN,
-        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16", True)],
+        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16", True), BY_PASS_RATE],
     ),
     (
         {"signal": 0.0} | TAUGHT,
         None,
         PLAIN,
-        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16")],
+        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16"), BY_PASS_RATE],
     ),
     (
         {"signal": 0.0, "learns_from": "rewards"},
         None,
         PLAIN,
-        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16")],
+        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16"), BY_PASS_RATE],
     ),
     ({"readable": 0.0, "learns_from": "rewards"}, None, PLAIN, [Advice(f"{UNREAD}: {OTHER}", None, True)]),
     (
@@ -262,8 +262,15 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
             Advice(
                 "only 6 % of the groups have both outcomes, so draw other problems in place of the rest",
                 "policies.shared.objective.dynamic_sampling=true",
-            )
+            ),
+            BY_PASS_RATE,
         ],
+    ),
+    (
+        {"signal": 0.0},
+        None,
+        PLAIN.model_copy(update={"task": {"name": "chain", "pass_rate": [0.1, 0.9]}}),
+        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16")],
     ),
     ({"signal": None, "accuracy": None, "greedy": None}, None, PLAIN, []),
     (

@@ -110,6 +110,54 @@ def test_the_tags_of_a_thought_are_in_one_template_alone(dialect: Any) -> None:
     assert thinker.stop == (thinker.closing_tag,) and predictor.stop == ()
 
 
+def test_in_prose_a_line_ends_where_it_ends_and_an_example_shows_the_form() -> None:
+    thinker, place = Thinker("plain"), Problem("p", "The sum of 2 and 3 is", "")
+    thinker.example = True
+    shown = "".join(part.text for part in thinker.prompt(place))
+    assert shown.endswith("\n\nThe sum of 2 and 3 is<think>") and shown.count("</think>") == 2
+    thinker.example = False
+    assert [part.text for part in thinker.prompt(place)] == ["The sum of 2 and 3 is", "<think>"]
+    found = thinker.parse("2+3=5</think> 5\nNext line")
+    assert found.value == Solution(("2+3=5",), (13,), "5") and thinker.parse("no end").value == Solution((), (), None)
+    assert Predictor("plain").parse(" 5\n").value == Solution((), (), "5") and Predictor("plain").stop == ("\n",)
+
+
+@PROPERTY
+@given(st.text(max_size=40))
+def test_any_prose_can_be_read(text: str) -> None:
+    found = Thinker("plain").parse(text)
+    assert found.is_valid == ("</think>" in text) and Predictor("plain").parse(text).is_valid == bool(text.strip())
+
+
+def test_worked_solutions_are_shown_as_thoughts_and_nothing_is_shown_without_them(tmp_path: Path) -> None:
+    """A task that cannot choose which step is wrong shows right ones; one without work used to teach empty thoughts."""
+    worked = [{"question": f"{n}+1?", "answer": f"{n}+1 is one more.\nSo {n + 1}.\n#### {n + 1}"} for n in range(40)]
+    (tmp_path / "worked.jsonl").write_text("\n".join(map(json.dumps, worked)))
+    task: dict[str, Any] = {"name": "jsonl", "path": str(tmp_path / "worked.jsonl"), "answer_after": "####"}
+    made, role = make_task(task), Thinker("plain")
+    problem = made.problem("train", 0)
+    number = problem.text.removesuffix("+1?")
+    assert role.demonstrate(made, problem, keyed_rng("test"))[1] == (
+        f"{number}+1 is one more.\nSo {int(number) + 1}.\n</think>{int(number) + 1}"
+    )
+    (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"question": f"{n}+1?", "answer": n + 1}) for n in range(40)))
+    bare = {"recipe": "rlp", "task": {"name": "jsonl", "path": str(tmp_path / "bare.jsonl")}}
+    named = {"policies": {"generator": {"model": "a/model"}}}
+    with pytest.raises(ConfigError, match=r"which task 'jsonl' does not have for all problems; set options\.format_turns=0"):
+        resolve([bare, named, {"options": {"format_turns": 2}}])
+    assert resolve([bare, named]).config.policies["generator"].chat == "off"
+    with pytest.raises(ConfigError, match="needs to know which answers are right"):
+        resolve([bare, named, {"task": {"fields": {"answer": ""}}, "options": {"pick": "answer"}}])
+
+
+def test_a_text_is_a_line_of_its_own_and_one_token_is_cut_before_it() -> None:
+    at = fresh(plan())
+    (place,) = cut_lines(at, [Problem("p", "12+34", "")], "random")
+    assert place.text + place.data["next"] == "12+34"[: len(place.text) + 1] and place.data["line"] == "12+34"
+    (short,) = cut_lines(at, [Problem("p", "7", "")], "random")
+    assert (short.text, short.data["next"]) == ("", "7")
+
+
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
     task, role = make_task({"name": "chain", "ops": 3}), Thinker(dialect)

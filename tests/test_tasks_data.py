@@ -23,7 +23,8 @@ from milonga.errors import ConfigError, DataError, MissingExtra
 from milonga.resolve import resolve
 from milonga.tasks import Task, make_task, normalise_text
 from milonga.tasks.base import DEMONSTRATIONS, LEVELS
-from milonga.tasks.rows import MISSING, find_value, parse_level
+from milonga.tasks.forms import MISSING, find_value
+from milonga.tasks.rows import parse_level
 from milonga.tasks.splits import choose_held_out_count
 from milonga.types import SPLITS, Grade
 

@@ -144,16 +144,19 @@ class Context:
     def problems(self, count: int | None = None) -> list[Problem]:
         """Draw the next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same
         order."""
-        count = self.batch_size if count is None else count
-        drawn = self.task.draw_problems(self.split, self.start + self.drawn, count)
-        self.drawn += count
-        return drawn
+        indices = self.take_indices(self.batch_size if count is None else count)
+        return self.task.draw_problems(self.split, indices.start, len(indices))
 
     def draw_problems_at(self, levels: Sequence[int]) -> list[Problem]:
         """Draw the next problems, one at each of these levels of the task."""
+        indices = self.take_indices(len(levels))
+        return [self.task.at_level(level).problem(self.split, index) for level, index in zip(levels, indices, strict=True)]
+
+    def take_indices(self, count: int) -> range:
+        """Take the next indices of problems; nothing else in this turn draws the same."""
         first = self.start + self.drawn
-        self.drawn += len(levels)
-        return [self.task.at_level(level).problem(self.split, first + n) for n, level in enumerate(levels)]
+        self.drawn += count
+        return range(first, first + count)
 
     def ask(
         self, agent: str, inputs: Sequence[Problem] | Rollouts, n: int = 1, greedy: bool = False, tag: str = "live"
@@ -431,7 +434,7 @@ class Context:
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
         found = None if finish == "length" and not problem.wants_program else self.task.extract(text, problem)
-        return accept_extracted(parsed, found, asked=problem.wants_program)
+        return accept_extracted(parsed, found, asked=problem.wants_program or problem.reply is not None)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade.

@@ -24,7 +24,7 @@ from milonga.objectives.rates import decay_factor
 from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
-from milonga.probing import count_signals, find_stall
+from milonga.probing import choose_problems, count_signals, find_stall, recall_problems
 from milonga.resolve import Plan
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
@@ -101,6 +101,7 @@ class Loop:
         try:
             with delay_interrupts(self.view.say) as is_interrupted:
                 if self.place.turn == 0 and not self.rows:
+                    choose_problems(self.plan, self.run_context, self.folder.path, self.view.say)
                     self.record_start()
                 while not self.is_finished():
                     # Rollouts in flight are not in a checkpoint: with asynchronous ones, the next barrier is the safe point.
@@ -322,6 +323,7 @@ class Loop:
         self.folder.rewind(self.place.turn)
         self.rows = self.folder.metrics.rows()
         self.preferences = Preferences(self.folder.preferences.rows())
+        recall_problems(self.plan.task, self.folder.path, self.view.say)
         self.view.say(f"resumed at turn {self.place.turn}")
 
     def ensure_checkpoint(self) -> None:

@@ -28,7 +28,7 @@ from milonga.loading import is_attribute, make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
 from milonga.patterns.bootstrap import schedule_bootstrap
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
-from milonga.roles import Dialect, Role, adapt_roles_to_tool
+from milonga.roles import Dialect, Role, StepSolver, adapt_roles_to_tool
 from milonga.roles.templates import load_prompt
 from milonga.runfolder.note import find_dialect, find_origin
 from milonga.schedule import Schedule
@@ -131,6 +131,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         _refuse_overlap(config, recipe, policies)
     roles = recipe.roles(cast(Dialect, config.dialect))
     _set_up_roles(roles, agents, config)
+    _check_pass_rate(recipe, task, roles)
     roles = roles if task.tool is None else adapt_roles_to_tool(roles, task.tool)
     rewards = load_rewards(config.rewards) if learns else ()
     return Plan(config, recipe, task, roles, agents, policies, rewards, load_extractor(config.extract))
@@ -201,6 +202,16 @@ def _check_task(recipe: Recipe, task: Task, config: Config) -> None:
             f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
         )
     recipe.check(task)
+
+
+def _check_pass_rate(recipe: Recipe, task: Task, roles: Mapping[str, Role]) -> None:
+    """Refuse to choose problems by pass rate where nobody solves them, or nobody knows the answers."""
+    if task.pass_rate is None:
+        return
+    if not isinstance(roles.get(recipe.solving), StepSolver):
+        raise ConfigError(f"task.pass_rate: recipe '{recipe.name}' has no agent that solves the task's problems; leave it out")
+    if ANSWERS not in task.offers:
+        raise ConfigError(f"task.pass_rate: task '{task.name}' does not know which answers are right; leave it out")
 
 
 def _require_vllm() -> None:

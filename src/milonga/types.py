@@ -44,6 +44,23 @@ class Problem:
         """Whether the answer is a program, which a model writes into a code fence rather than into a box."""
         return self.data.get("form") == "program"
 
+    @property
+    def reply(self) -> str | None:
+        """The reply of the data, word for word, if the source is a file of replies: then the text is the whole prompt, and any
+        text is a reply."""
+        return self.data.get("reply")
+
+    @property
+    def rejected(self) -> str | None:
+        """The reply that people liked less than `reply`, if the source is a file of preferences."""
+        return self.data.get("rejected")
+
+    @property
+    def labelled_steps(self) -> tuple[tuple[str, bool], ...]:
+        """A solution of the data with labels of its steps: right before the first error, and not after it; empty if there is
+        none."""
+        return tuple(self.data.get("labelled_steps", ()))
+
 
 @dataclass(frozen=True)
 class Grade:

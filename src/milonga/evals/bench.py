@@ -8,6 +8,7 @@ are read as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from milonga.errors import DataError
@@ -15,7 +16,7 @@ from milonga.randomness import keyed_rng
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task
-from milonga.tasks.base import DEMONSTRATIONS
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, LABELS
 from milonga.tasks.rows import parse_json
 from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Split
@@ -28,8 +29,13 @@ RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339)
 
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Rollout]:
     """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
-    task. Empty if the solver is no step solver or the task cannot demonstrate."""
-    if not isinstance(solver, StepSolver) or DEMONSTRATIONS not in task.offers:
+    task; those of a file with labelled steps are its own. Empty if the solver is no step solver or the task cannot demonstrate
+    right answers."""
+    if not isinstance(solver, StepSolver):
+        return []
+    if LABELS in task.offers and not task.knows_steps:
+        return _collect_labelled(task, solver, count, split)
+    if not {ANSWERS, DEMONSTRATIONS} <= task.offers:
         return []
     bench = []
     size = task.size(split)
@@ -43,6 +49,19 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
                 shown = task.demonstrate_compensated(problem, rng) or shown
         bench.append(demonstration_to_rollout(shown, problem, solver, f"bench/{i}"))
     return bench
+
+
+def _collect_labelled(task: Task, solver: StepSolver, count: int, split: Split) -> list[Rollout]:
+    """Collect the solutions of held-out problems whose steps are labelled in the data."""
+    problems = task.draw_problems(split, 0, min(count, task.size(split) or 0))
+    return [found for problem in problems if (found := write_labelled(solver, problem)) is not None]
+
+
+def write_labelled(solver: StepSolver, problem: Problem) -> Rollout | None:
+    """Write the labelled solution of a problem of the data in the solver's dialect; None if there is none, or if its steps
+    contain marks of the dialect. It counts as right if none of its steps is wrong."""
+    steps, truth = zip(*problem.labelled_steps, strict=True) if problem.labelled_steps else ((), ())
+    return rewrite_steps(solver, f"{problem.id}/labelled", problem, steps, grade=Grade(all(truth), truth)) if steps else None
 
 
 def read_processbench(path: Path, solver: StepSolver | None, limit: int | None = None) -> list[Rollout]:
@@ -113,9 +132,12 @@ def rewrite_steps(
 
 
 def _make_paragraphs(id: str, problem: Problem, steps: Sequence[str], grade: Grade | None) -> Rollout:
-    """Make a solution of given steps as plain paragraphs; the answer is somewhere among them."""
-    parsed = Parsed(Solution(tuple(steps), (), None), 1.0)
-    return Rollout.from_text(id, "generator", problem, "\n\n".join(steps), parsed, grade)
+    """Make a solution of given steps as plain paragraphs; the answer is somewhere among them. Steps end where they do in the
+    data, also where a reader of prose would cut elsewhere."""
+    text = "\n\n".join(steps)
+    ends = [*accumulate(len(step) + len("\n\n") for step in steps[:-1]), len(text)]
+    parsed = Parsed(Solution(tuple(steps), tuple(ends), None), 1.0)
+    return Rollout.from_text(id, "generator", problem, text, parsed, grade)
 
 
 def _flatten_step(step: str) -> str:

@@ -1,4 +1,5 @@
-"""Preference pairs: simulated human pairs from a weak solver's mistakes, pairs of a round, and train batches of pairs."""
+"""Preference pairs: human ones from a file, or simulated by a weak solver's mistakes; pairs of a round, and train batches of
+pairs."""
 
 from __future__ import annotations
 
@@ -28,18 +29,29 @@ def assign_learner(text: str) -> str:
 
 
 def write_solution(ctx: Context, problem: Problem, errors: set[int], name: str) -> Rollout:
-    """Write a reference solution in the solver's format, with errors in these steps."""
+    """Write a reference solution in the solver's format, with errors in these steps; a reply of the data word for word."""
+    if problem.reply is not None:
+        return write_reply(ctx, problem, problem.reply, name)
     solver = ctx.role("generator")
     assert isinstance(solver, StepSolver)
     rng = ctx.rng("written", problem.id, name)
     return demonstration_to_rollout(ctx.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}")
 
 
-def make_human_pair(ctx: Context, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Rollout, Rollout] | None:
-    """Return a chosen and a rejected solution of a weak solver, swapped with probability `flip`.
+def write_reply(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
+    """Write a reply of the data, which nobody has graded, as a rollout that can be judged."""
+    return Rollout.from_text(f"{problem.id}/{name}", "generator", problem, text, ctx.role("generator").parse(text, None))
 
-    None where the mistake does not change the answer: people look only at the answer.
+
+def make_human_pair(ctx: Context, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Rollout, Rollout] | None:
+    """Return the chosen and the rejected reply of the data; or those of a weak solver, swapped with probability `flip`.
+
+    None where the mistake does not change the answer (people look only at the answer), and where the task has no pairs.
     """
+    if problem.reply is not None and problem.rejected is not None:
+        return write_reply(ctx, problem, problem.reply, "good"), write_reply(ctx, problem, problem.rejected, "bad")
+    if not ctx.task.knows_steps:
+        return None
     rng = ctx.rng("human", problem.id)
     at = 0 if weak == "first" else rng.randrange(ctx.task.step_count(problem))
     good, bad = write_solution(ctx, problem, set(), "good"), write_solution(ctx, problem, {at}, "bad")

@@ -102,10 +102,15 @@ class Scoring(Recipe):
         labelled = self.label(ctx, rollouts)
         if not labelled:
             return []
-        rows, targets = build_value_rows(ctx, [*labelled, *self.sample_replay(ctx, len(labelled))])
+        everything = [*labelled, *self.sample_replay(ctx, len(labelled))]
         self.add_to_replay(labelled)
-        notes = _compute_label_metrics(labelled)
-        return [self.train_batch("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
+        return [self.make_value_batch(ctx, everything, labelled)]
+
+    def make_value_batch(self, ctx: Context, labelled: Sequence[Labelled], new: Sequence[Labelled]) -> TrainBatch:
+        """Make the verifier's train batch of labelled solutions; its notes are about the new ones."""
+        rows, targets = build_value_rows(ctx, labelled)
+        notes = _compute_label_metrics(new)
+        return self.train_batch("verifier", rows, targets=targets, sources=self.sources(), notes=notes)
 
     def add_to_replay(self, labelled: list[Labelled]) -> None:
         """Add labelled solutions to the replay memory; the newest are kept."""

@@ -40,6 +40,9 @@ class Advice:
         return self.text if self.setting is None else f"{self.text}: --set {self.setting}"
 
 
+BY_PASS_RATE = Advice("problems can be chosen by pass rate, once before the first turn", "task.pass_rate=[0.1,0.9]")
+
+
 def advise(
     solver: SolverFigures, judge: JudgeFigures | None, config: Config, bootstrapped: Collection[str] = ()
 ) -> list[Advice]:
@@ -83,8 +86,9 @@ def _advise_on_outputs(
 
 def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]:
     """Advise on rewards that do not differ within a group, and on the temperature."""
+    chosen = "pass_rate" in config.task  # then what the probe saw is not what the run will learn from
     if solver.signal == 0 and solver.readable:
-        blocking = solver.learns_from == "outcomes"
+        blocking = solver.learns_from == "outcomes" and not chosen
         if config.rewards:
             yield Advice("your reward is the same for all solutions of each problem", None, blocking)
         elif solver.accuracy == 0:
@@ -96,11 +100,15 @@ def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]
         else:
             same = "no group has both outcomes: each problem is solved always or never"
             yield Advice(same, f"batch.rollouts={2 * config.batch.rollouts}", blocking)
+            if not chosen:
+                yield BY_PASS_RATE
     elif solver.signal is not None and 0 < solver.signal < FEW_SIGNALS and solver.learns_from == "outcomes":
         few = (
             f"only {format_share(solver.signal)} of the groups have both outcomes, so draw other problems in place of the rest"
         )
         yield Advice(few, f"policies.{solver.policy}.objective.dynamic_sampling=true")
+        if not chosen:
+            yield BY_PASS_RATE
     if solver.accuracy is not None and solver.greedy is not None and solver.greedy - solver.accuracy >= GREEDY_GAIN:
         gain = f"greedy solutions are right in {format_share(solver.greedy)}, sampled ones in {format_share(solver.accuracy)}"
         yield Advice(f"{gain}, so sample colder", f"sampling.temperature={round(0.7 * config.sampling.temperature, 2)}")

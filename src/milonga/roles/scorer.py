@@ -38,7 +38,9 @@ class Scorer(Role):
         return self.solver.prompt(problem)
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
-        """Parse the solution; scores are looked up where its steps end."""
+        """Parse the solution; scores are looked up where its steps end. Those of a given solution end where it says so."""
+        if target is not None and target.origin == "given" and target.text == text and target.parsed.ends:
+            return target.parsed
         return self.solver.parse(text)
 
     def judge(self, ctx: JudgeContext, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:

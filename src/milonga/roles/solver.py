@@ -36,7 +36,8 @@ class StepSolver(Role):
 
     plain: prose; its paragraphs are the steps, the last `\\boxed{…}` is the answer. tagged:
     `<think><step>…</step>…</think><answer>\\boxed{…}</answer>`. terse: one step per line, then `#answer`.
-    `noise` is how often the teacher of demonstrations shows a wrong solution.
+    `noise` is how often the teacher of demonstrations shows a wrong solution. To problems from files of replies nothing is
+    added: the prompt is their text.
     """
 
     name = "solver"
@@ -59,6 +60,8 @@ class StepSolver(Role):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
+        if problem.reply is not None:
+            return (Part(problem.text, foreign=True),)
         if self.dialect == "plain":
             asked = {"example": self.example, "program": problem.wants_program}
             return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)
@@ -80,7 +83,10 @@ class StepSolver(Role):
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
-        """Demonstrate the task's own solution or, with probability `noise`, one with a wrong step."""
+        """Demonstrate the task's own solution or, with probability `noise`, one with a wrong step. Replies of the data are
+        shown word for word."""
+        if problem.reply is not None:
+            return None, problem.reply
         flawed = task.demonstrate_flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
         return None, self.write(shown.steps, shown.answer)

@@ -7,7 +7,7 @@ made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -15,7 +15,17 @@ from milonga.config import explain
 from milonga.errors import ConfigError
 from milonga.loading import get_live
 from milonga.randomness import keyed_rng
-from milonga.tasks.base import TASKS, Capability, Demonstration, Task, TaskOptions, Tool, assign_split, normalise_text
+from milonga.tasks.base import (
+    TASKS,
+    Capability,
+    Demonstration,
+    PassRate,
+    Task,
+    TaskOptions,
+    Tool,
+    assign_split,
+    normalise_text,
+)
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
@@ -26,6 +36,7 @@ from milonga.tasks.last_letter import LastLetter
 from milonga.tasks.search import Search
 
 GYM = "reasoning_gym"
+Options = TypeVar("Options", bound=TaskOptions)
 
 __all__ = [
     "TASKS",
@@ -39,6 +50,7 @@ __all__ = [
     "Hub",
     "Jsonl",
     "LastLetter",
+    "PassRate",
     "Search",
     "Task",
     "TaskOptions",
@@ -57,14 +69,21 @@ def make_task(section: Mapping[str, Any]) -> Task:
     name = options.pop("name", None)
     if not isinstance(name, str) or not name:
         raise ConfigError("the task needs a name")
+    chosen = {key: options.pop(key) for key in PassRate.model_fields if key in options}
     if isinstance(passed := get_live(name), Task):
-        return check_instance(passed, options)
-    found = find_task(name)
+        task = check_instance(passed, options)
+    else:
+        found = find_task(name)
+        task = found(_parse_options(found.Options, options))
+    task.pass_rate = _parse_options(PassRate, chosen) if chosen else None
+    return task
+
+
+def _parse_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     try:
-        checked = found.Options.model_validate(options)
+        return kind.model_validate(given)
     except ValidationError as error:
-        raise explain(error, found.Options, prefix="task") from None
-    return found(checked)
+        raise explain(error, kind, prefix="task") from None
 
 
 def find_task(name: str) -> type[Task]:

@@ -12,11 +12,11 @@ import hashlib
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from milonga.registry import Registry
 from milonga.types import Grade, Problem, Split
@@ -26,6 +26,25 @@ class TaskOptions(BaseModel):
     """Options of a task. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PassRate(TaskOptions):
+    """Options that any task has beside its own: which of its train problems to keep, by how often the model that a run starts
+    from solves them."""
+
+    pass_rate: tuple[float, float]
+    """Keep train problems whose share of right solutions lies within these two, ends included."""
+    pass_rate_samples: int = Field(8, ge=1)
+    """Solutions of each problem that are sampled to measure it."""
+    pass_rate_problems: int = Field(512, ge=1)
+    """How many train problems are measured, at most, from the first on; the rest is not used."""
+
+    @model_validator(mode="after")
+    def _ascends(self) -> PassRate:
+        low, high = self.pass_rate
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"pass_rate={[low, high]} is not a range of shares, such as [0.1, 0.9]")
+        return self
 
 
 @dataclass(frozen=True)
@@ -65,11 +84,20 @@ FACTS = Capability("facts", "keeps back parts of problems, which those of task '
 """Parts (facts) of its problems can be hidden until they are asked for."""
 DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
 """The task writes solutions itself."""
+PREFERENCES = Capability(
+    "preferences",
+    "needs pairs that people preferred, which task '{task}' does not have; task.form=preferences reads a file of them",
+)
+"""Problems have a chosen and a rejected reply, or the task can make such pairs of solutions with and without an error."""
+LABELS = Capability(
+    "labels", "needs solutions with labelled steps, which task '{task}' does not have; task.form=steps reads a file of them"
+)
+"""Problems have a solution whose steps are labelled, or `grade` labels the steps of any solution."""
 CALLS = Capability(
     "calls", "runs programs on calls, which not all tests of task '{task}' are; task.unreadable=skip leaves out what are none"
 )
 """Programs are tested by calls with values: more calls can stand beside them."""
-CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, CALLS)
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, PREFERENCES, LABELS, CALLS)
 """All of them, in the order in which they are checked."""
 
 
@@ -104,6 +132,10 @@ class Task(ABC):
     """The tool its problems are solved with, if they need one."""
     max_tokens: int = 1024
     """A solution longer than this is cut and flagged; a recipe's config may override it."""
+    pass_rate: PassRate | None = None
+    """How train problems are chosen by their pass rates; None: all are used."""
+    kept: Mapping[int, float] | None = None
+    """The train problems that were chosen so: index to pass rate. None before it is measured, and where all are used."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options if options is not None else self.Options()
@@ -123,13 +155,16 @@ class Task(ABC):
     def offers(self) -> Set[Capability]:
         """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""
         here = type(self)
+        demonstrates = here.demonstrate is not Task.demonstrate
         defined = {
             ANSWERS: self.has_answers,
             STEPS: self.knows_steps,
             LEVELS: bool(self.levels),
             RELATED: here.make_related_problem is not Task.make_related_problem,
             FACTS: here.find_facts is not Task.find_facts,
-            DEMONSTRATIONS: here.demonstrate is not Task.demonstrate,
+            DEMONSTRATIONS: demonstrates,
+            PREFERENCES: self.knows_steps and demonstrates,
+            LABELS: self.knows_steps,
         }
         return {capability for capability, is_there in defined.items() if is_there}
 
@@ -213,7 +248,11 @@ class Task(ABC):
         raise TypeError(f"task '{self.name}' has no exact steps")
 
     def draw_problems(self, split: Split, start: int, count: int) -> list[Problem]:
-        return [self.problem(split, start + i) for i in range(count)]
+        """Draw problems by consecutive indices; of train problems that were chosen by pass rate, those alone, in order."""
+        if split != "train" or self.kept is None:
+            return [self.problem(split, start + i) for i in range(count)]
+        indices = tuple(self.kept)
+        return [self.problem(split, indices[(start + i) % len(indices)]) for i in range(count)]
 
     def make_ready(self) -> None:
         """Start what grading will need, so that it fails before anything is trained and not at the first answer."""

@@ -24,10 +24,11 @@ from milonga.errors import DataError, MissingExtra
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
 from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number
-from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions
+from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
+from milonga.tasks.forms import QUESTIONS, Fields, Form
 from milonga.tasks.functions import COLUMNS
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
-from milonga.tasks.rows import Fields, Row, RowParser
+from milonga.tasks.rows import Row, RowParser
 from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -55,12 +56,17 @@ class SourceOptions(TaskOptions):
 class FieldOptions(SourceOptions):
     """Where the question and the answer of a row stand, and which rows to take."""
 
+    form: Form = "problems"
+    """What a row holds: a question and an answer (problems), a prompt and its reply (sft), a prompt and two of them
+    (preferences), a solution with labelled steps (steps, prm800k), or plain text (text)."""
     fields: Fields = Fields()
-    """The names of the fields."""
+    """The names of the fields. Of other forms than `problems` the answer has none unless you name it."""
     answer_after: str | None = Field(None, min_length=1)
     """The final answer is what stands after the last occurrence of this text, such as "####"."""
     answer_in_box: bool = False
     """The answer's field is a worked solution, and the final answer is what stands in its last \\boxed{}."""
+    passage: int = Field(2000, ge=1)
+    """Of the form `text`: texts are cut into passages of so many characters at most."""
     levels: list[int] | None = Field(None, min_length=1)
     """Take only rows of these levels."""
     test: int | None = Field(None, ge=0)
@@ -73,12 +79,16 @@ class FieldOptions(SourceOptions):
         return self
 
     def make_parser(self) -> RowParser:
-        return RowParser(self.fields, self.answer_after, self.answer_in_box, self.unreadable)
+        named = self.fields.model_fields_set
+        usual = {} if self.form == "problems" else {"question": QUESTIONS[self.form], "answer": ""}
+        fields = self.fields.model_copy(update={key: value for key, value in usual.items() if key not in named})
+        return RowParser(fields, self.answer_after, self.answer_in_box, self.unreadable, [], self.form, self.passage)
 
 
 class JsonlOptions(FieldOptions):
     path: str
-    """The file to train on: .jsonl (one JSON object per line), .json (those, or a list of them), .csv or .parquet."""
+    """The file to train on: .jsonl (one JSON object per line), .json (those, or a list of them), .csv or .parquet. For plain
+    text also .txt or .md, or a folder of such files."""
     dev_path: str | None = None
     """A file with the dev split; without it a part of `path`."""
     test_path: str | None = None
@@ -132,11 +142,11 @@ class DataTask(Task):
     def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
         super().__init__(options)
         self.max_tokens = self.options.max_tokens
+        self.parser = self.options.make_parser()
         if self.has_answers:
             require_package("math")
         self.grader = grader or get_shared_grader()
         test = self.options.test if isinstance(self.options, FieldOptions) else None
-        self.parser = self.options.make_parser()
         self.splits = make_splits(self.name, self.load(), self.options.dev, test)
         if isinstance(self.options, FieldOptions) and self.options.levels is not None:
             # After the split: what is held out does not depend on the levels that are chosen.
@@ -147,7 +157,7 @@ class DataTask(Task):
     @property
     def has_answers(self) -> bool:
         """Whether the rows have reference answers; without them all grades are unknown."""
-        return not isinstance(self.options, FieldOptions) or bool(self.options.fields.answer)
+        return bool(self.parser.fields.answer)
 
     def make_ready(self) -> None:
         if self.has_answers:
@@ -173,6 +183,8 @@ class DataTask(Task):
             raise DataError(f"task '{self.name}' has no {split} problems; give it some, or raise task.{split}")
         row = self.splits.rows[split][order[index % len(order)]]
         data = {"worked": row.worked, COLUMNS: row.columns}
+        if row.content is not None:
+            data |= {key: value for key, value in vars(row.content).items() if value and key != "question"}
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, data)
 
     @property
@@ -182,6 +194,7 @@ class DataTask(Task):
     def at_level(self, level: int) -> Self:
         if level not in self._at_level:
             task = copy.copy(self)
+            task.kept = None  # its indices are those of the whole
             rows = {split: [row for row in self.splits.rows[split] if row.level == level] for split in SPLITS}
             task.splits = Splits(rows, self.splits.overlaps)
             task._order = task._make_order()
@@ -190,9 +203,10 @@ class DataTask(Task):
 
     @property
     def offers(self) -> Set[Capability]:
-        """It demonstrates if every row shows the way to its answer."""
+        """It demonstrates if every row shows the way to its answer. Pairs and labels it has by the form of its rows."""
         worked = all(row.worked for split in SPLITS for row in self.splits.rows[split])
-        return super().offers if worked else super().offers - {DEMONSTRATIONS}
+        given = {"preferences": {PREFERENCES}, "steps": {LABELS}, "prm800k": {LABELS}}.get(self.parser.form, set())
+        return given | (super().offers if worked else super().offers - {DEMONSTRATIONS})
 
     def step_count(self, problem: Problem) -> int:
         return len(worked.split_steps(problem.data["worked"]))
@@ -216,7 +230,10 @@ class DataTask(Task):
         return [Grade(False if answer is None else next(results)) for _, answer, _ in items]
 
     def extract(self, text: str, problem: Problem) -> str | None:
-        """Extract the last number where the answer is a number, the last letter chosen where it is one of a choice."""
+        """Extract the last number where the answer is a number, the last letter chosen where it is one of a choice. If a reply
+        is wanted and no answer is known, it is the whole text."""
+        if problem.reply is not None and not self.has_answers:
+            return text.strip() or None
         if is_number(problem.answer):
             return extract_number(text)
         return extract_choice(text) if is_choice(problem.answer) else None

@@ -17,14 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from milonga.errors import DataError
 from milonga.tasks.answers import find_last_box
-from milonga.tasks.base import TaskOptions
+from milonga.tasks.forms import (
+    MISSING,
+    TEXTS,
+    Content,
+    Fields,
+    Form,
+    cut_documents,
+    find_value,
+    parse_content,
+    read_texts,
+)
 
-MISSING = object()
-"""What is found at a path that a record does not have."""
 OBVIOUS = {
     "question": ("question", "problem", "prompt", "text", "instruction", "prompt.0.content", "messages.0.content"),
     "answer": ("answer", "final_answer", "target", "gold", "ground_truth", "reward_model.ground_truth", "solution"),
@@ -46,19 +52,8 @@ class Row:
     level: int | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     """All fields of the record, as they came."""
-
-
-class Fields(TaskOptions):
-    """The fields of a row, by name. A dotted path reaches into nested ones: `reward_model.ground_truth`, `prompt.0.content`."""
-
-    question: str = Field("question", min_length=1)
-    """The field that holds the question."""
-    answer: str = "answer"
-    """The field that holds the answer; empty: there are no reference answers, and grades are unknown."""
-    solution: str | None = None
-    """The field with a worked solution, one step a line; without it what stands before the answer in its own field."""
-    level: str = "level"
-    """The field with the level of difficulty: an integer, or a text with one in it. Rows without it have no level."""
+    content: Content | None = None
+    """What the record holds in place of a question with an answer: replies, or labelled steps."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +67,20 @@ class RowParser:
     """What to do about rows that cannot be parsed. None: stop, and the user has no choice."""
     left_out: list[str] = field(default_factory=list)
     """Why rows were left out, one reason for each."""
+    form: Form = "problems"
+    """What a record holds."""
+    passage: int = 0
+    """Most characters of a passage of plain text."""
 
     def read_file(self, path: Path) -> list[Row]:
-        """Read all rows of a file; one without any is an error."""
-        return self.parse_all(read_records(path), f"data file '{path}'")
+        """Read all rows of a file, or of a folder of texts; one without any is an error."""
+        return self.parse_all(read_records(path, self.form == "text"), f"data file '{path}'")
 
     def parse_all(self, records: Iterable[Record], source: str) -> list[Row]:
         """Parse all records of a source; one without any is an error."""
         rows: list[Row] = []
         before = len(self.left_out)
-        for record in records:
+        for record in cut_documents(records, self.fields.question, self.passage) if self.form == "text" else records:
             try:
                 rows.append(self._parse(*record))
             except DataError as error:
@@ -97,6 +96,8 @@ class RowParser:
 
     def _parse(self, number: int, where: str, record: Any) -> Row:
         require_object(record, where)
+        if self.form != "problems":
+            return self._parse_form(number, where, record)
         question = self._get_value(record, "question", self.fields.question, where)
         if not isinstance(question, str) or not question.strip():
             raise DataError(f"{where}: field '{self.fields.question}' is not a text with something in it")
@@ -105,6 +106,14 @@ class RowParser:
             worked = self._parse_solution(record, self.fields.solution, where)
         level = parse_level(find_value(record, self.fields.level))
         return Row(number, question.strip(), answer, worked, level, record)
+
+    def _parse_form(self, number: int, where: str, record: Mapping[Any, Any]) -> Row:
+        """Parse a record of another form. Its reply, if it has one, is the way to the answer; an answer there is only where the
+        user names its field."""
+        content = parse_content(self.form, record, self.fields, where)
+        answer = self._parse_answer(record, where)[1] if self.fields.answer else ""
+        level = parse_level(find_value(record, self.fields.level))
+        return Row(number, content.question, answer, content.reply or "", level, record, content)
 
     def _get_value(self, record: Mapping[Any, Any], kind: Literal["question", "answer"], name: str, where: str) -> Any:
         value = find_value(record, name)
@@ -146,20 +155,6 @@ def require_object(record: Any, where: str) -> None:
         raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
 
 
-def find_value(record: Any, path: str) -> Any:
-    """Find the value at a dotted path, `MISSING` if there is none. A number counts the entries of a list from 0; a key that has
-    dots itself comes first."""
-    if isinstance(record, Mapping) and path in record:
-        return record[path]
-    head, dot, rest = path.partition(".")
-    inner: Any = MISSING
-    if isinstance(record, Mapping):
-        inner = record.get(head, MISSING)
-    elif isinstance(record, list) and head.isdecimal() and int(head) < len(record):
-        inner = record[int(head)]
-    return find_value(inner, rest) if dot else inner
-
-
 def parse_level(value: Any) -> int | None:
     """Parse a level: an integer, or the first one in a text such as "Level 5"; anything else is none."""
     if isinstance(value, str):
@@ -186,10 +181,12 @@ def _propose_field(kind: Literal["question", "answer"], name: str, record: Mappi
 # ------------------------------------------------------------------------------------------------------------------ files
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """Read the records of a file, in the format that its name ends in."""
+def read_records(path: Path, texts: bool = False) -> Iterator[Record]:
+    """Read the records of a file, in the format that its name ends in; where `texts` are wanted, also of text files."""
     read = READERS.get(path.suffix.lower())
     try:
+        if texts and (path.is_dir() or path.suffix in TEXTS):
+            read = read_texts
         if read is None:
             path.stat()  # a file that is not there is the first thing to say
             raise DataError(f"data file '{path}' ends in none of {', '.join(READERS)}")

@@ -20,9 +20,10 @@ from pydantic import Field, model_validator
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
 from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split
+from milonga.tasks.forms import Fields
 from milonga.tasks.graph import NAMES, RELATIONS, Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import Retrieval, read_folder, split_words
-from milonga.tasks.rows import Fields, Row, RowParser
+from milonga.tasks.rows import Row, RowParser
 from milonga.tasks.splits import make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 

@@ -2,11 +2,14 @@
 
 In each round the reward model starts anew and learns from pairs: what people preferred, and a gold answer against the policy's
 own. Then the policy learns the best of its samples by the new reward model. So the reward model never goes stale.
+
+Pairs come from a file of preferences, whose chosen replies are the gold ones; a file of replies, or of worked solutions, has
+gold answers alone. On tasks with exact steps people are simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Literal
 
 import numpy as np
@@ -19,7 +22,7 @@ from milonga.patterns.preference_pairs import Pair, Weak, align_pairs, assign_le
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.tasks.base import STEPS
+from milonga.tasks.base import DEMONSTRATIONS, PREFERENCES, Capability
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 REASONS = {"human": "people preferred it", "own": "gold against the policy's own answer"}
@@ -49,7 +52,8 @@ class ApoOptions(RecipeOptions):
     drop_correct: bool = True
     """True: correct answers of the policy are left out of the pairs. False: they lose against the gold answer all the same."""
     gold_source: Literal["teacher", "human_chosen"] = "teacher"
-    """What own answers must lose against: a reference solution, or what people preferred."""
+    """What own answers must lose against: a reference solution, or what people preferred. In a file of preferences these are
+    the same."""
 
 
 class Apo(Recipe):
@@ -66,7 +70,6 @@ class Apo(Recipe):
         "lora": ALLOWED,
         "shared": Refused("the reward model has a value head and restarts each round; the policy does neither"),
     }
-    needs = {STEPS}
     learns = {"generator": ("cross_entropy", "dpo"), "verifier": ("bradley_terry",)}
     measures = ("verifier/human_accuracy", "verifier/length_alone", "generator/late_errors")
     defaults = {
@@ -77,8 +80,19 @@ class Apo(Recipe):
         "batch": {"rollouts": 4},
     }
     embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"flip": 0.15}}
+    published = {
+        "batch": {"problems": 64, "rollouts": 4},
+        "sampling": {"max_tokens": 512},
+        "policies": {"verifier": {"lr": 1e-6, "warmup": 100}},
+        "options": {"human_weight": 1.0, "own_weight": 0.1, "drop_correct": False, "rm_restart": "base"},
+    }
     Options = ApoOptions
     options: ApoOptions
+
+    @property
+    def needs(self) -> Set[Capability]:
+        """Gold answers in any case; pairs of people where nothing else trains the reward model."""
+        return {DEMONSTRATIONS} if self.options.rm == "apo" else {DEMONSTRATIONS, PREFERENCES}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, "last")}
@@ -128,7 +142,7 @@ class Apo(Recipe):
         weights = term_weights(kinds, factors)
         labels = [1.0, 0.0] * len(kept)
         units = [number for number in range(len(kept)) for _ in range(2)]
-        terms = {"answers": factors["human"], "demonstrations": factors["own"] if "own" in kinds else 0.0}
+        terms = {name: factors[kind] * (kind in kinds) for name, kind in (("answers", "human"), ("demonstrations", "own"))}
         sources = {name: factor / (sum(terms.values()) or 1.0) for name, factor in terms.items()}
         notes = {"dropped_correct": 1 - len(losing) / max(1, len(own)), "own_pairs": kinds.count("own") / 2}
         return self.train_batch("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
@@ -145,7 +159,8 @@ class Apo(Recipe):
         ranks = {t.target.id: t.verification.rank for t in judged}
         scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
         best, worst = mark_best_rows(scores, solutions.problem_ids), mark_best_rows(-scores, solutions.problem_ids)
-        notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
+        figures = {"chosen_accuracy": mean(solutions.correct[best]), "score": mean(scores)}
+        notes = {name: value for name, value in figures.items() if value is not None}
         sources = {"verifier": 1.0}
         if self.objectives["generator"].loss.kind == "cross_entropy":
             sizes = [float(t.length) for t in solutions]
@@ -170,11 +185,11 @@ class Apo(Recipe):
         ]
         own = ctx.ask("generator", problems)
         lengths = [float(-len(t.text)) for t in (*own, *(good for good, _ in human))]
-        wrong = [t.grade.first_error for t in own if t.correct == 0.0 and t.grade is not None]
+        first_errors = [t.grade.first_error for t in own if t.correct == 0.0 and t.grade is not None]
         return {
             "verifier/human_accuracy": mean([value for value in found if value is not None]),
             "verifier/length_alone": order_accuracy(lengths, [0.0] * len(own) + [1.0] * len(human)),
-            "generator/late_errors": mean([first is not None and first > 0 for first in wrong]),
+            "generator/late_errors": mean([first > 0 for first in first_errors if first is not None]),
         }
 
 

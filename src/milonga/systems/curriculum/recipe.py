@@ -6,6 +6,7 @@ The README in this folder is the specification.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,9 +24,11 @@ from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, warm_up
 from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.systems.tango.recipe import Tango, TangoOptions
-from milonga.tasks.base import ANSWERS, LEVELS
+from milonga.tasks.base import LEVELS, Task
 from milonga.types import Problem, Rollouts, TrainBatch
 
+FIFTHS = 5
+"""Levels of pass rates."""
 EXAMPLES = 64
 """Demonstrated choices in a turn of imitation. They are a few tokens each."""
 
@@ -34,6 +37,8 @@ class CurriculumOptions(TangoOptions):
     choose: Literal["learned", "fixed", "easy_to_hard"] = "learned"
     """How levels are chosen: by the proposer; uniformly at random; or by a hand-made schedule from easy to hard, with an equal
     share of the run for each level."""
+    levels: Literal["task", "pass_rate"] = "task"
+    """What a level is: that of the task, or a fifth of the pass rates that `task.pass_rate` measures, the easiest first."""
     formats: int = Field(0, ge=0)
     """Turns in which the proposer imitates uniform choices in its format, before anything else."""
     explore: float = Field(0.1, ge=0, lt=1)
@@ -47,7 +52,6 @@ class Curriculum(Tango):
 
     name = "curriculum"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
-    needs = {ANSWERS, LEVELS}
     overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions
@@ -62,6 +66,19 @@ class Curriculum(Tango):
                     f"'{self.name}' lets its proposer choose the problems; "
                     f"set policies.{agent}.objective.dynamic_sampling=false"
                 )
+
+    def check(self, task: Task) -> None:
+        by_rate = self.options.levels == "pass_rate"
+        if not by_rate and LEVELS not in task.offers:
+            measured = "options.levels=pass_rate and task.pass_rate=[0,1] measure some"
+            raise ConfigError(f"recipe '{self.name}' {LEVELS.missing.format(task=task.name)}; {measured}")
+        if by_rate and task.pass_rate is None:
+            raise ConfigError("options.levels=pass_rate: nothing measures the pass rates; set task.pass_rate=[0,1]")
+        if task.pass_rate is not None and not by_rate:
+            raise ConfigError(
+                f"task.pass_rate: '{self.name}' chooses among all problems of a level; leave it out, or choose by it: "
+                "options.levels=pass_rate"
+            )
 
     def schedule(self) -> Schedule:
         return warm_up("proposer", self.options.formats if self.options.choose == "learned" else 0) + super().schedule()
@@ -78,7 +95,7 @@ class Curriculum(Tango):
 
     def write_even_choices(self, ctx: Context) -> Rollouts:
         """Write demonstrations of a teacher that chooses levels uniformly, with random solve rates in the prompt."""
-        levels, rng = ctx.task.levels, ctx.rng("even")
+        levels, rng = self.list_levels(ctx.task), ctx.rng("even")
         role = ctx.role("proposer")
         assert isinstance(role, Chooser)
         prompts, texts = [], []
@@ -92,13 +109,13 @@ class Curriculum(Tango):
         """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
         if self.options.choose != "learned":
             return Rollouts([])
-        state = make_level_problem(ctx.task.levels, self.state.get("rates", {}), "rates")
+        state = make_level_problem(self.list_levels(ctx.task), self.state.get("rates", {}), "rates")
         return ctx.ask("proposer", [state], ctx.batch_size - round(self.options.explore * ctx.batch_size))
 
     def draw_problems(self, ctx: Context, choices: Rollouts) -> list[Problem]:
         """Draw the turn's problems. Those that the proposer chose have the id of its choice as `source`. The level of the
         others is uniform, or follows the hand-made schedule."""
-        levels, rng = ctx.task.levels, ctx.rng("mix")
+        levels, rng = self.list_levels(ctx.task), ctx.rng("mix")
         named: list[tuple[int, str | None]] = []
         for choice in choices:
             level = choice.parsed.get(Choice).level
@@ -106,11 +123,26 @@ class Curriculum(Tango):
         while len(named) < ctx.batch_size:
             hand = self.options.choose == "easy_to_hard"
             named.append((scheduled_level(levels, ctx.progress) if hand else rng.choice(levels), None))
-        drawn = ctx.draw_problems_at([level for level, _ in named])
+        drawn = self.draw_at(ctx, [level for level, _ in named])
         return [
             replace(problem, data={**problem.data, "level": level}, source=source)
             for problem, (level, source) in zip(drawn, named, strict=True)
         ]
+
+    def list_levels(self, task: Task) -> tuple[int, ...]:
+        """List the levels to choose among, the easiest first."""
+        return task.levels if self.options.levels == "task" else tuple(sorted(group_by_rate(task.kept or {})))
+
+    def draw_at(self, ctx: Context, levels: list[int]) -> list[Problem]:
+        """Draw the next train problems, one at each of these levels."""
+        if self.options.levels == "task":
+            return ctx.draw_problems_at(levels)
+        groups = group_by_rate(ctx.task.kept or {})
+        places = [
+            groups[level][index % len(groups[level])]
+            for level, index in zip(levels, ctx.take_indices(len(levels)), strict=True)
+        ]
+        return [ctx.task.problem(ctx.split, place) for place in places]
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         if ctx.learner == "proposer":
@@ -155,14 +187,30 @@ class Curriculum(Tango):
         return self.train_batch("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
-        levels, count = ctx.task.levels, ctx.batch_size
+        """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level of held-out
+        problems, which have no pass rates."""
+        levels = self.list_levels(ctx.task)
         choices = self.sample_choices(ctx)
         named = [level for choice in choices if (level := choice.parsed.get(Choice).level) is not None and level in levels]
-        ends = (("hardest", levels[-1]), ("easiest", levels[0]))
-        solved = {name: ctx.ask("generator", ctx.draw_problems_at([level] * count), 2) for name, level in ends}
+        solved = self.solve_extremes(ctx) if self.options.levels == "task" else {}
         return {
             "chosen_level": mean([float(level) for level in named]),
             "chosen_spread": normalised_entropy(named, len(levels)),
             "readable_choices": len(named) / len(choices) if choices else None,
         } | {f"{name}_accuracy": mean(solutions.correct) for name, solutions in solved.items()}
+
+    def solve_extremes(self, ctx: Context) -> dict[str, Rollouts]:
+        """Sample solutions of held-out problems of the hardest and the easiest level that the split has."""
+        sizes = {level: ctx.task.at_level(level).size(ctx.split) for level in ctx.task.levels}
+        there = [level for level, size in sizes.items() if size != 0]
+        counts = {level: ctx.batch_size if sizes[level] is None else min(ctx.batch_size, sizes[level] or 0) for level in there}
+        ends = (("hardest", there[-1]), ("easiest", there[0])) if there else ()
+        return {name: ctx.ask("generator", ctx.draw_problems_at([level] * counts[level]), 2) for name, level in ends}
+
+
+def group_by_rate(rates: Mapping[int, float]) -> dict[int, list[int]]:
+    """Group problems (index to pass rate) by level: 1 from four fifths on, 5 below one fifth."""
+    groups: dict[int, list[int]] = {}
+    for index, rate in rates.items():
+        groups.setdefault(FIFTHS - min(FIFTHS - 1, int(FIFTHS * rate)), []).append(index)
+    return groups

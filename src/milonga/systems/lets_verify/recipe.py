@@ -1,5 +1,8 @@
 """Let's Verify Step by Step (arXiv 2305.20050): a verifier that learns the truth of each step ranks solutions better than one
-that learns only whether the answer is right; and labels go further when convincing wrong solutions are labelled."""
+that learns only whether the answer is right; and labels go further when convincing wrong solutions are labelled.
+
+Labels come from a file, as people wrote them, or from a task that knows the truth of each step of what the generator writes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import select_convincing_wrong
+from milonga.evals.bench import write_labelled
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, exact_labels
+from milonga.roles import StepSolver
 from milonga.roles.scorer import Aggregate
-from milonga.tasks.base import ANSWERS, STEPS, Capability
-from milonga.types import Rollout, Rollouts
+from milonga.tasks.base import ANSWERS, LABELS, Capability, Task
+from milonga.types import Rollout, Rollouts, TrainBatch
 
 
 class LetsVerifyOptions(ScoringOptions):
@@ -22,7 +27,8 @@ class LetsVerifyOptions(ScoringOptions):
     stop_at_error: bool = True
     """Whether labelling stops at the first error. What comes after it was never labelled in the paper."""
     label_budget: int = Field(4, ge=1)
-    """How many of a problem's rollouts in the turn are labelled."""
+    """How many of a problem's rollouts in the turn are labelled; of a file so many labelled solutions for each of
+    `batch.problems`."""
     convincing_fraction: float = Field(0.8, ge=0, le=1)
     """Share of them that are convincing wrong answers: those with the highest verifier scores. The others are uniform."""
 
@@ -33,12 +39,40 @@ class LetsVerify(Scoring):
     name = "lets_verify"
     truth = "steps"
     inference_only = ("generator",)
+    published = {
+        "sampling": {"max_tokens": 1024},
+        "policies": {"verifier": {"epochs": 2}},
+        "options": {"labels": "process", "stop_at_error": True, "aggregate": "product"},
+    }
     Options = LetsVerifyOptions
     options: LetsVerifyOptions
 
     @property
     def needs(self) -> Set[Capability]:
-        return {ANSWERS, STEPS} if self.options.labels == "process" else {ANSWERS}
+        return {LABELS} if self.options.labels == "process" else {ANSWERS}
+
+    def uses_labelled_file(self, task: Task) -> bool:
+        """Whether labels come with the task's problems: then nothing is sampled to be labelled."""
+        return self.options.labels == "process" and not task.knows_steps
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample solutions, or take as many labelled ones of the file as would be labelled."""
+        if not self.uses_labelled_file(ctx.task):
+            return super().rollout(ctx)
+        solver = ctx.role("generator")
+        assert isinstance(solver, StepSolver)
+        problems = ctx.problems(ctx.batch_size * min(self.options.label_budget, self.group_size))
+        written = [write_labelled(solver, problem) for problem in problems]
+        if None in written:
+            ctx.dropped["generator: steps hold marks of the dialect"] += written.count(None)
+        return Rollouts(solution for solution in written if solution is not None)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        """Labels of a file come again with its problems, and are not kept for replay."""
+        if not self.uses_labelled_file(ctx.task):
+            return super().credit(ctx, rollouts)
+        labelled = [self.label_solution(solution) for solution in rollouts]
+        return [self.make_value_batch(ctx, labelled, labelled)] if labelled else []
 
     @property
     def default_aggregate(self) -> Aggregate:

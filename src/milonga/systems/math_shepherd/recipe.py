@@ -44,6 +44,7 @@ class MathShepherd(Scoring):
 
     name = "math_shepherd"
     truth = "answers"
+    published = {"options": {"labels": "hard", "completions": 8, "tau": 0.0, "drop_unsolved": False, "aggregate": "min"}}
     Options = MathShepherdOptions
     options: MathShepherdOptions
 

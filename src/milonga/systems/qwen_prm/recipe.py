@@ -43,6 +43,10 @@ class QwenPrm(Scoring):
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
     inference_only = ("judge",)
+    published = {
+        "batch": {"rollouts": 8},
+        "options": {"labels": "consensus_hard", "completions": 8, "tau": 0.0, "aggregate": "product"},
+    }
     Options = QwenPrmOptions
     options: QwenPrmOptions
 

@@ -6,7 +6,7 @@ token that truly follows, compared with a slow copy of the model that does not t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import outcome_advantages
-from milonga.errors import UserError
+from milonga.errors import ConfigError, UserError
 from milonga.evals.metrics import mean
 from milonga.objectives import make_objective
 from milonga.patterns.imitation import make_imitation_batch
@@ -32,6 +32,7 @@ from milonga.systems.rlp.thinking import (
     score_next_tokens,
     swap_thoughts,
 )
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability, Task
 from milonga.types import Problem, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -67,20 +68,41 @@ class Rlp(Recipe):
     overlap = Refused("what a thought is worth is a score under the weights of the moment")
     bindings = {
         "own": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
-        "lora": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
+        "lora": Refused(
+            "thinker and predictor are one model in RLP: policies.generator.lora.rank=16 trains one adapter for both"
+        ),
         "shared": ALLOWED,
     }
     defaults = {
         "binding": "shared",
-        "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}, "ema": 0.999}},
+        "policies": {
+            "generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}, "ema": 0.999, "chat": "off"},
+        },
     }
     embedded_defaults = {"options": {"format_turns": 20}}
+    published = {
+        "batch": {"rollouts": 16},
+        "sampling": {"max_tokens": 2048},
+        "policies": {"generator": {"ema": 0.999}},
+        "options": {"format_turns": 0, "pick": "random", "target_span": 1, "next_token": "none"},
+    }
     Options = RlpOptions
     options: RlpOptions
     measures = (
         *(f"generator/ce_{what}" for what in ("thought", "shuffled", "plain", "baseline")),
         *(f"generator/{what}" for what in ("gain", "accuracy", "plain_accuracy", "copy_rate", "thought_length")),
     )
+
+    @property
+    def needs(self) -> Set[Capability]:
+        return {ANSWERS} if self.options.pick == "answer" else frozenset()
+
+    def check(self, task: Task) -> None:
+        if self.options.format_turns and self.options.format_share and DEMONSTRATIONS not in task.offers:
+            raise ConfigError(
+                f"options.format_turns={self.options.format_turns}: recipe '{self.name}' shows worked solutions as thoughts, "
+                f"which task '{task.name}' does not have for all problems; set options.format_turns=0"
+            )
 
     def schedule(self) -> Schedule:
         """The format first; then the slow copy starts anew from there, and thoughts are rewarded."""
@@ -160,11 +182,14 @@ class Rlp(Recipe):
         self.state["begun"] = True
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        """Measure the cross-entropy of the answer's first tokens on held-out lines: after the own thought, after that of
-        another line, without one, and of the EMA copy without one; and the accuracy with a thought and without."""
-        places = cut_lines(ctx, ctx.problems(self.options.measured), "answer", self.options.target_span)
-        thoughts, bare = sample_thoughts(ctx, places, 1), make_plain_prompts(ctx, places)
-        ended = ctx.complete("generator", [(t, 1) for t in thoughts if t.steps])
+        """Measure the cross-entropy of the answer's first tokens on held-out lines (in plain text: at a random place): after
+        the own thought, after that of another line, without one, and of the EMA copy without one; and, where there are answers,
+        the accuracy with a thought and without."""
+        pick: Pick = "answer" if ctx.task.has_answers else "random"
+        places = cut_lines(ctx, ctx.problems(self.options.measured), pick, self.options.target_span)
+        thoughts = sample_thoughts(ctx, places, 1)
+        places = [t.problem for t in thoughts]  # without those that did not fit into the context
+        bare = make_plain_prompts(ctx, places)
         found = {
             "ce_thought": -score_next_tokens(ctx, thoughts),
             "ce_shuffled": -score_next_tokens(ctx, swap_thoughts(thoughts)),
@@ -173,8 +198,15 @@ class Rlp(Recipe):
         }
         out = {f"generator/{key}": mean(values) for key, values in found.items()}
         out["generator/gain"] = mean(found["ce_baseline"] - found["ce_thought"])
-        out["generator/accuracy"] = float(np.nansum(ended.correct)) / len(thoughts)
-        out["generator/plain_accuracy"] = mean(ctx.ask("predictor", places).correct)
+        out |= self.measure_accuracy(ctx, places, thoughts) if ctx.task.has_answers else {}
         out["generator/copy_rate"] = copy_rate(thoughts)
         out["generator/thought_length"] = mean([float(t.length) for t in thoughts])
         return out
+
+    def measure_accuracy(self, ctx: Context, places: list[Problem], thoughts: Rollouts) -> dict[str, float | None]:
+        """Measure how many lines go on to the right answer: after a thought, and without one."""
+        ended = ctx.complete("generator", [(t, 1) for t in thoughts if t.steps], step=True)
+        return {
+            "generator/accuracy": float(np.nansum(ended.correct)) / len(thoughts),
+            "generator/plain_accuracy": mean(ctx.ask("predictor", places).correct),
+        }

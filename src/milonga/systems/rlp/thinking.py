@@ -21,7 +21,8 @@ Pick = Literal["random", "answer"]
 
 
 def cut_lines(ctx: Context, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
-    """Return problems as lines of text (question and answer, no work), each cut at one place.
+    """Return problems as lines of text (question and answer, no work; the text itself if there is no answer), each cut at one
+    place.
 
     The text before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
     `data["line"]`, which no prompt shows. `answer` cuts before the answer; `random` after any token but the last.
@@ -31,13 +32,15 @@ def cut_lines(ctx: Context, problems: Sequence[Problem], pick: Pick, span: int =
     assert isinstance(thinker, Thinker)
     out = []
     for problem in problems:
-        line = thinker.render_question(problem) + problem.answer
+        line = thinker.render_question(problem) + problem.answer if problem.answer else problem.text
         place = len(line) - len(problem.answer)
         if pick == "random":
             ends = engine.encode_completion(policy, line, end=False).ends
-            place = int(ends[ctx.rng("place", problem.id).randrange(max(1, len(ends) - 1))])
+            place = int(ends[ctx.rng("place", problem.id).randrange(len(ends) - 1)]) if len(ends) > 1 else 0
         ends = engine.encode_completion(policy, line[place:], end=False).ends
-        following = line[place:][: int(ends[min(span, len(ends)) - 1])]
+        # Tokens may be parts of a character: at least one is whole.
+        end = next((int(end) for end in ends[min(span, len(ends)) - 1 :] if end), len(line) - place)
+        following = line[place : place + end]
         data = {**problem.data, "next": following, "line": line}
         out.append(replace(problem, id=f"{problem.id}@{place}", text=line[:place], data=data))
     return out

@@ -165,8 +165,8 @@ class RstarMath(Recipe):
 
     def write_solutions(self, ctx: Context) -> Rollouts:
         """Write all solutions that the round's searches reached as rollouts of the policy."""
-        task, searched = ctx.task, self.state["searched"]
-        found = [(task.problem(ctx.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
+        draw, searched = ctx.task.draw_problems, self.state["searched"]
+        found = [(draw(ctx.split, tree["index"], 1)[0], text) for tree in searched for text, _, _ in tree["solutions"]]
         return ctx.write("generator", [problem for problem, _ in found], [text for _, text in found])
 
     def credit_policy(self, ctx: Context, solutions: Rollouts) -> TrainBatch:

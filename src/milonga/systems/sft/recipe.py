@@ -72,9 +72,11 @@ class Sft(Recipe):
 
 
 def is_right(example: Rollout) -> bool:
-    """Whether an example is right: a solution with the right answer and no wrong step; a check whose step and final verdicts
-    are all true."""
+    """Whether an example is right: a solution with the right answer and no wrong step; a reply of the data if no answer is
+    known; a check whose step and final verdicts are all true."""
     if example.agent == "generator":
+        if example.problem.reply is not None and (example.grade is None or example.grade.correct is None):
+            return True
         return example.correct == 1.0 and (example.grade is None or example.grade.is_sound is not False)
     truth = example.target.grade.steps if example.target.grade else None
     value = example.verification

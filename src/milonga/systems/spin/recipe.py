@@ -53,6 +53,13 @@ class Spin(Recipe):
     learns = {"generator": ("dpo",)}
     measures = ("generator/data_surprise",)
     defaults = {"policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "kl_from": BEFORE}}}}
+    published = {
+        "turns": 3124,
+        "batch": {"problems": 64},
+        "sampling": {"max_tokens": 256},
+        "policies": {"generator": {"lr": 5e-7, "objective": {"beta": 0.1}}},
+        "options": {"round_turns": 781, "answers": 1, "replay": 1.0},
+    }
     Options = SpinOptions
     options: SpinOptions
 

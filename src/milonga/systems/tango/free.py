@@ -84,7 +84,7 @@ class TangoFree(Tango):
         o, count = self.options, ctx.batch_size
         known = round(o.labelled_share * count) if o.labelled else 0
         first = count * int(ctx.turn)
-        old = [ctx.task.problem("train", (first + n) % o.labelled) for n in range(known)]
+        old = [ctx.task.draw_problems("train", (first + n) % o.labelled, 1)[0] for n in range(known)]
         return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + ctx.problems(count - known)
 
     def sample_anchors(self, ctx: Context, problems: list[Problem]) -> Rollouts:

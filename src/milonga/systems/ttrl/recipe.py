@@ -93,7 +93,7 @@ class Ttrl(Recipe):
 
     def load_examples(self, ctx: Context) -> list[Problem]:
         """Return the problems that are learned from."""
-        return [ctx.task.problem("train", index) for index in self.state.get("examples", ())]
+        return [ctx.task.draw_problems("train", index, 1)[0] for index in self.state.get("examples", ())]
 
     def select_examples(self, ctx: Context) -> list[int]:
         """Select the indices of the problems to learn from."""

@@ -76,6 +76,11 @@ class VStar(Recipe):
         },
         "batch": {"rollouts": 16},
     }
+    published = {
+        "binding": "lora",
+        "batch": {"rollouts": 16},
+        "options": {"rounds": 3, "restart": "base", "demonstrations": True, "max_pairs": 128, "rank": "loglik"},
+    }
     Options = VStarOptions
     options: VStarOptions
 
