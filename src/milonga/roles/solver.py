@@ -75,7 +75,8 @@ class StepSolver(Role):
             return "".join(f"{step}\n" for step in steps) + f"#{answer}"
         if self.dialect == "plain":
             # With the last step, so that there are as many paragraphs as steps.
-            return "\n".join(["\n\n".join(steps), f"The final answer is \\boxed{{{answer}}}."]).lstrip("\n")
+            whole = "\n".join(["\n\n".join(steps), f"The final answer is \\boxed{{{answer}}}."]).lstrip("\n")
+            return whole + (NEXT_EXAMPLE if self.example else "")
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
