@@ -25,7 +25,7 @@ from milonga.engine.base import Engine
 from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import is_attribute, make_absolute, make_path_absolute
-from milonga.objectives import Objective, make_objective
+from milonga.objectives import PRESETS, Objective, make_objective
 from milonga.patterns.bootstrap import schedule_bootstrap
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, adapt_roles_to_tool
@@ -120,6 +120,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     for agent, role in acting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = _set_length_constant(objectives[agent], limit)
+    _refuse_unpaid_format(recipe_class, agents, objectives)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
     _check_task(recipe, task, config)
     if isinstance(task, DataTask) and not is_model_named:
@@ -199,6 +200,19 @@ def _check_task(recipe: Recipe, task: Task, config: Config) -> None:
             f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
         )
     recipe.check(task)
+
+
+def _refuse_unpaid_format(recipe: type[Recipe], agents: Mapping[str, str], objectives: Mapping[str, Objective]) -> None:
+    """Refuse a weight of the format for a policy none of whose agents is paid by it."""
+    paid = {agents[agent] for agent in recipe.list_format_paid() if agent in agents}
+    for agent, policy in agents.items():
+        if objectives[agent].filter.format_weight and policy not in paid:
+            has_own = agent == recipe.judging and "format_weight" in recipe.Options.model_fields
+            own = "; options.format_weight is its own" if has_own else ""
+            raise ConfigError(
+                f"policies.{policy}.objective.format_weight: the {agent} of '{recipe.name}' is not paid for solutions; "
+                f"leave it out{own}"
+            )
 
 
 def _require_vllm() -> None:
@@ -418,11 +432,11 @@ def _set_length_constant(objective: Objective, limit: int) -> Objective:
 
 
 def _make_agent_objective(agent: str, policy: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
-    overrides = dict(section.objective)
-    try:
-        objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
-    except ConfigError as error:
-        raise ConfigError(f"policies.{policy}.objective: {error}") from None
+    overrides, where = dict(section.objective), f"policies.{policy}.objective"
+    preset = str(overrides.pop("preset", "grpo"))
+    if preset not in PRESETS:
+        raise ConfigError(f"{where}.preset: unknown objective '{preset}': {suggest_name(preset, PRESETS)}")
+    objective = make_objective(preset, overrides, where)
     fitting = recipe.learns.get(agent, ("policy_gradient",))
     if objective.loss.kind not in fitting:
         wanted = " or ".join(fitting)
