@@ -53,6 +53,7 @@ class Ttrl(Recipe):
     granularity = "sequence"
     truth = "none"
     agents = {"generator": StepSolver}
+    pays_format = ("generator",)
     lead = "generator"
     overlap = Refused("votes take the place of answers: they must be those of the generator that learns, not of older ones")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
