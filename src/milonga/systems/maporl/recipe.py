@@ -75,6 +75,21 @@ class Maporl(Recipe):
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
+    published = {
+        "binding": "lora",
+        "sampling": {"max_tokens": 300},
+        "policies": {
+            agent: {
+                "lr": 1e-5,
+                "epochs": 4,
+                "minibatches": 8,
+                "lora": {"rank": 8, "alpha": 16.0},
+                "objective": {"advantage": "whiten", "kl": "k1", "kl_coef": 0.002, "kl_in": "reward"},
+            }
+            for agent in AGENTS
+        },
+        "options": {"unreadable": -10.0},
+    }
     Options = MaporlOptions
     options: MaporlOptions
     measures = tuple(f"team/{what}" for what in (*CHANGES, "disagreement"))

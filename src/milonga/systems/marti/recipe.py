@@ -104,6 +104,11 @@ class Marti(Recipe):
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
+    published = {
+        "batch": {"problems": 16, "rollouts": 2},
+        "policies": {agent: {"lr": 1e-6, "objective": {"preset": "gspo", "kl_coef": 0.001}} for agent in agents},
+        "options": {"workflow": "debate"},
+    }
     Options = MartiOptions
     options: MartiOptions
     measures = (*(f"team/{what}" for what in (*CHANGES, "outcome", "vote", "over_vote")), "critic/names_answer")

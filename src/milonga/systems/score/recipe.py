@@ -74,6 +74,12 @@ class Score(Recipe):
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}, "turns": 40}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}, "turns": 52}
+    published = {
+        "turns": 3000,
+        "batch": {"problems": 256, "rollouts": 2},
+        "policies": {"generator": {"lr": 5e-6}},
+        "options": {"stage1": 1500},
+    }
     Options = ScoreOptions
     options: ScoreOptions
     measures = tuple(f"generator/{what}" for what in CHANGES)
