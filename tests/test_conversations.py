@@ -18,7 +18,7 @@ from milonga.roles import Debater, Dialect, Reviser, StepSolver
 from milonga.roles.reviser import make_panel
 from milonga.runfolder.files import JsonLines
 from milonga.systems.score.roles import Corrector
-from milonga.types import Parsed, Problem, Prompt, Rollout
+from milonga.types import Parsed, Problem, Prompt, Rollout, Solution
 
 SUM = Problem("p", "What is 2 + 2?", "4")
 PROGRAM = Problem("q", "Write f(a).", "", {"form": "program"})
@@ -52,6 +52,51 @@ def test_other_dialects_repeat_their_own_form(dialect: Dialect) -> None:
     for kind in (Corrector, Debater, Reviser):
         text = "".join(part.text for part in render(kind(dialect), SUM))
         assert "within \\boxed{}." not in text and text.endswith("\n")
+
+
+REAL = [
+    (
+        r"""Let's correct the solution step by step and write it again in the required format:
+
+269 licks in total (Dan alone plus Micheal total + Sam & David total + Lance)
+
+4 people total
+\[
+\frac{269}{4} = 64.25 \text{ licks per person}
+\]
+There may be a mathematical error in the division, but the correct average is indeed 64.25.
+
+Therefore, the average amount of licks it takes to get to the center of a lollipop is \(\boxed{64.25}\).""",
+        4,
+        "64.25",
+    ),
+    (
+        r"""To find her overall age when her sister is 56, we add 56 to her sister's current age:
+
+\[ 16 + 56 = 72 \]
+
+The correct answer is \(\boxed{72}\).""",
+        2,
+        "72",
+    ),
+    (
+        r"""I apologize. Let's approach the problem step by step. Each person gives 70 licks to get to the center of a lollipop.
+
+First, calculate the total number of licks taken by the three individuals together:
+\[ \text{Total licks} = 58 + 63 + 70 + 39 = 240 \]""",
+        2,
+        None,
+    ),
+]
+"""Second turns of Qwen2.5-Coder-0.5B-Instruct in `score` on GSM8K at temperature 1, the last two shortened: the text, its steps
+and the answer that a person reads in it."""
+
+
+@pytest.mark.parametrize(("text", "steps", "answer"), REAL)
+def test_second_turns_of_a_real_model_are_read(text: str, steps: int, answer: str | None) -> None:
+    found = Corrector("plain").parse(text)
+    value = found.get(Solution)
+    assert (len(value.steps), value.answer) == (steps, answer) and found.is_valid == (answer is not None)
 
 
 # End to end.
