@@ -375,6 +375,8 @@ class TestSwitches:
             ("grpo", {"ratio": "sequence_product"}, "sequence_sum"),
             ("grpo", {"ratio": "none"}, "needs a ratio"),
             ("rloo", {"clip": "ppo"}, "needs a ratio"),
+            ("rloo", {"recompute_old": True}, "recompute_old needs"),
+            ("dpo", {"recompute_old": True}, "recompute_old needs"),
             ("cispo", {"is_min": 6.0}, "is_min"),
             ("grpo", {"kl_in": "reward"}, "k1"),
             ("rloo", {"kl": "k3"}, "k1"),

@@ -142,18 +142,18 @@ def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
     exported from runs of such models."""
     below = merge({"task": {"name": "chain"}}, recipe.defaults)
     config = parse_config(merge(below, raw))
-    above = merge(_find_published(recipe, merge(below, raw)), raw) if config.published else raw
+    above = merge(_find_published(recipe, below, raw), raw) if config.published else raw
     config = parse_config(merge(below, above))
     if any(find_dialect(section.model) != "terse" for section in config.policies.values()):
         return config
     return parse_config(merge(merge(below, recipe.embedded_defaults), above))
 
 
-def _find_published(recipe: type[Recipe], raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_published(recipe: type[Recipe], below: Mapping[str, Any], raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a recipe's paper for the policies that this run has, or say that there are none."""
     if not recipe.published:
         raise ConfigError(f"published: recipe '{recipe.name}' names no settings of a paper; leave it out")
-    config = parse_config(merge(recipe.published, raw))
+    config = parse_config(merge(merge(below, recipe.published), raw))
     acting = recipe.select_agents(_parse_options(recipe, config))
     names = [recipe.lead] if config.binding == "shared" else list(acting)
     policies = {name: section for name, section in recipe.published.get("policies", {}).items() if name in names}

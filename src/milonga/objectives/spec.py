@@ -121,6 +121,8 @@ class Loss(Part):
             raise ValueError("ratio='sequence_product' needs aggregate='sequence_sum'")
         if self.ratio == "none" and self.clip != "none":
             raise ValueError(f"clip='{self.clip}' needs a ratio")
+        if self.recompute_old and (self.ratio == "none" or self.kind != "policy_gradient"):
+            raise ValueError("recompute_old needs a policy gradient with a ratio")
         if self.is_min > self.is_max:
             raise ValueError("is_min is larger than is_max")
         if self.dual_clip is not None and self.clip != "ppo":
@@ -156,7 +158,7 @@ class Loss(Part):
         """Whether the learner computes the ratio's old log-probabilities itself."""
         if self.recompute_old is None:
             return self.ratio.startswith("sequence") and not on_cpu
-        return self.recompute_old and self.ratio != "none"
+        return self.recompute_old
 
     @property
     def is_regularised(self) -> bool:

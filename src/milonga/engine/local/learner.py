@@ -3,8 +3,8 @@
 Invariants: the old policy is the one that sampled, for all epochs and minibatches of a train batch, so that clipping has an
 effect; or, where the loss asks for it, the one that begins to learn. So it is for a stale train batch, where a truncated
 importance weight on the advantage corrects for the difference (decoupled PPO), in no other term; a loss whose ratio is such a
-weight needs neither. The denominators of a minibatch are counted before it
-is cut. A loss or gradient that is not finite leaves the weights as they were before its step, and ends the update.
+weight needs neither. The denominators of a minibatch are counted before it is cut. A loss or gradient that is not finite leaves
+the weights as they were before its step, and ends the update.
 """
 
 from __future__ import annotations

@@ -184,10 +184,12 @@ class Marti(Recipe):
         out = shape_by_history(turns.local[turn], turns.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
             out = out + o.beta * (turns.own_last if o.outcome == "own_last" else turns.whole)
-        if turns.target_correct is not None:
-            return out + o.refiner_gain * (turns.whole - turns.target_correct) if o.refiner_gain else out
-        spoken = [list_turns(row)[turn] for row in turns.rows]
-        return add_format_rewards(out, spoken, self.objectives[turns.agent].filter)
+        if turns.target_correct is None:
+            spoken = [list_turns(row)[turn] for row in turns.rows]
+            return add_format_rewards(out, spoken, self.objectives[turns.agent].filter)
+        if o.refiner_gain:
+            out = out + o.refiner_gain * (turns.whole - turns.target_correct)
+        return out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""

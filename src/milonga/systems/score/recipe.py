@@ -136,11 +136,10 @@ class Score(Recipe):
             return []  # no conversation had room for its second turn, which was counted
         first = Rollouts(talk.target for talk in rollouts)
         rewards = self.compute_turn_rewards(ctx.phase, first.rewards, rollouts.rewards)
-        rules = self.objectives["generator"].filter
-        if ctx.phase != STAGE1:  # where the first turn has no reward at all
-            rewards[0] = add_format_rewards(rewards[0], first, rules)
-        if len(rewards) > 1:
-            rewards[1] = add_format_rewards(rewards[1], rollouts, rules)
+        if ctx.phase != STAGE1 or self.options.first_only:  # otherwise the first turn has no reward at all
+            rewards[0] = add_format_rewards(rewards[0], first, self.objectives["generator"].filter)
+        if not self.options.first_only:
+            rewards[1] = add_format_rewards(rewards[1], rollouts, self.objectives["generator"].filter)
         difference = kl_penalties(rollouts, ctx.compute_logprobs("generator", rollouts, BASE), 1.0)
         costs = compute_turn_costs(rollouts, difference, self.select_betas(ctx.phase))
         estimator = self.objectives["generator"].estimator
