@@ -193,7 +193,7 @@ def test_a_resolved_config_resolves_to_itself(recipe: str) -> None:
     allowed = [name for name, permission in found.bindings.items() if permission == ALLOWED]
     binding = "lora" if "lora" in allowed else allowed[0]
     gradient = "policy_gradient" in found.learns.get(found.lead, ("policy_gradient",))
-    objective: dict[str, Any] = {"preset": "dapo", "clip_high": 0.3} if gradient else {"kl_coef": 0.125}
+    objective: dict[str, Any] = {"preset": "dapo", "clip_high": 0.3} if gradient else {"beta": 0.125}
     # They refuse to draw problems by how they come out.
     if recipe in ("curriculum", "search_self_play", "tango_free", "tango_free_adversary"):
         objective["dynamic_sampling"] = False

@@ -160,6 +160,17 @@ def test_published_lies_above_the_defaults_and_below_what_is_set(real: str) -> N
     assert theirs.recipe.objectives["verifier"].loss.kl_coef == 0.001
 
 
+@pytest.mark.parametrize(
+    ("more", "policies"),
+    [({}, ["generator", "partner"]), ({"options": {"workflow": "chain"}}, ["generator", "verifier", "refiner"]),
+     ({"binding": "shared"}, ["generator"])],
+)  # fmt: skip
+def test_settings_of_a_paper_are_for_the_policies_of_the_run(more: dict[str, Any], policies: list[str], real: str) -> None:
+    found = plan("marti", real, published=True, **more)
+    assert list(found.policies) == policies and {section.lr for section in found.policies.values()} == {1e-6}
+    assert all(objective.loss.ratio == "sequence_mean" for objective in found.recipe.objectives.values())
+
+
 def test_a_recipe_without_a_paper_says_so() -> None:
     with pytest.raises(ConfigError, match="names no settings of a paper"):
         plan("sft", published=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,33 @@ def test_clipping_is_alive_over_epochs_and_minibatches(root: Path) -> None:
 def test_a_single_step_is_on_policy(engine: LocalEngine) -> None:
     report = engine.learn(train_batch(sample_rollouts(engine), MIXED))
     assert report.steps == 1 and report.clip_fraction == 0 and report.mismatch < 1e-5
+
+
+def blur(rows: Rollouts, mean_gap: float) -> Rollouts:
+    """Rows whose sampler differed from the learner, by so much a token in the mean, as one in bfloat16 does."""
+    draw = np.random.default_rng(0)
+    sd = mean_gap * np.sqrt(np.pi / 2)  # of a normal whose mean absolute value is the gap
+    return Rollouts(replace(t, logprobs=t.logprobs + t.mask * draw.normal(0, sd, len(t.ids))) for t in rows)
+
+
+def test_a_ratio_per_sequence_is_to_the_learner_where_sampler_and_learner_differ(root: Path) -> None:
+    """A gap of 0.005 a token, usual in bfloat16, moves the mean log-ratio of 10 tokens by 0.002, GSPO's range is 0.0003."""
+    engine = engine_of(model_folder(root), lr=1e-9, minibatches=2)
+    rows = blur(sample_rollouts(engine, count=32), 0.005)
+    advantages = [1.0, -1.0] * 16
+    as_sampled = engine.learn(train_batch(rows, advantages, "gspo"))
+    learners = engine.learn(train_batch(rows, advantages, "gspo", recompute_old=True))
+    assert as_sampled.clip_fraction > 0.3 and learners.clip_fraction == 0
+    for report in (as_sampled, learners):
+        assert report.mismatch == pytest.approx(0.005, rel=0.2), "it is measured all the same"
+
+
+def test_who_computes_the_old_policy_by_default() -> None:
+    asked = {name: make_objective(name).loss for name in ("grpo", "gspo", "aipo", "rloo")}
+    assert [name for name, loss in asked.items() if loss.recomputes_old(on_cpu=False)] == ["gspo"]
+    assert not any(loss.recomputes_old(on_cpu=True) for loss in asked.values()), "in float32 on a CPU they agree (law 6)"
+    assert make_objective("grpo", {"recompute_old": True}).loss.recomputes_old(on_cpu=True)
+    assert not make_objective("gspo", {"recompute_old": False}).loss.recomputes_old(on_cpu=False)
 
 
 def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:

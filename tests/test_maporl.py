@@ -71,6 +71,15 @@ def test_changing_the_others_minds(mine: int, before: int, after: int, expected:
     assert bonus[:, 0].tolist() == [expected, 0.0] and not bonus[:, 1].any()
 
 
+def test_an_unknown_grade_earns_no_bonus_and_costs_none() -> None:
+    """A grade that nobody knows is not a wrong one: from unknown to right nobody was persuaded of anything."""
+    everything = TransitionBonus(persuaded=1.0, critical=1.0, leading=1.0, provoking=1.0)
+    for correct in ([[0.0, np.nan], [1.0, 1.0]], [[1.0, 0.0], [np.nan, np.nan]]):
+        assert everything.rewards(np.array(correct)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    three = np.array([[1.0, np.nan, 0.0], [1.0, np.nan, 1.0]])
+    assert TransitionBonus(leading=1.0).rewards(three)[0].tolist() == [1.0, 0.0, 0.0], "of three, the majority of the known"
+
+
 def test_three_agents_whose_others_are_divided() -> None:
     correct = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
 

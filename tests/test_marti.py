@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from milonga.context import Context, RunContext
 from milonga.credit.critiques import agreement_reward, names_answer
 from milonga.credit.history import compute_histories, known_mean, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
-from milonga.patterns.voting import grade_by_truth, majority_at_budget, majority_correctness, make_majority_grader
+from milonga.patterns.voting import (
+    grade_by_truth,
+    majority_at_budget,
+    majority_correctness,
+    make_majority_grader,
+    make_majority_labeller,
+    tally_votes,
+)
 from milonga.patterns.workflows import AgentTurns, Rules, collect_solutions, pair_proposals
 from milonga.resolve import resolve
 from milonga.roles import Reviser, StepSolver, StepVerifier
@@ -253,9 +261,24 @@ def test_the_vote_of_a_debate_is_what_most_say() -> None:
     )
     nothing = Rollout.from_text("n", "generator", problem, "", solver.parse(""))
     assert majority_correctness(one, Rollouts([nothing]), grade_by_truth) == 0.0
-    right = make_majority_grader(one, said("8", "8", "7"), 0.5)
+    right = make_majority_grader(tally_votes(one, said("8", "8", "7")), 0.5)
     assert [right(rollout) for rollout in said("8", "8", "7")] == [1.0, 1.0, 0.0]
-    assert all(np.isnan(make_majority_grader(one, said("8", "8", "7"), 0.7)(rollout)) for rollout in said("8", "7"))
+    found = tally_votes(one, said("8", "8", "7"))
+    assert all(np.isnan(make_majority_grader(found, 0.7)(rollout)) for rollout in said("8", "7"))
+    assert make_majority_labeller(found, 0.5)(problem) == "8" and make_majority_labeller(found, 0.7)(problem) is None
+
+
+def test_a_critique_is_paid_for_naming_the_answer_that_the_vote_gives() -> None:
+    p = plan(labels="majority", verifier_reward="checker", min_share=0.0)
+    one, found = sample_rollouts(p)
+    rules = p.recipe.make_rules(one, found)
+    critique = next(rollout for rollout in found.of("verifier") if rules.label(rollout.problem) is not None)
+    voted = rules.label(critique.problem)
+    names_it = replace(critique, text=f"it should be {voted}", problem=replace(critique.problem, answer="hidden"))
+    assert rules.reward_critique(names_it) == 1.0
+    assert rules.reward_critique(replace(names_it, text="it should be hidden")) == 0.0
+    unsure = replace(rules, label=lambda problem: None)
+    assert np.isnan(unsure.reward_critique(names_it))
 
 
 @pytest.mark.parametrize("workflow", list(AGENTS))

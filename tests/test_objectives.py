@@ -19,6 +19,7 @@ from milonga.credit import normalise
 from milonga.errors import ConfigError
 from milonga.objectives import PRESETS, Estimator, Loss, RolloutFilter, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss, kl_estimate, policy_gradient, token_weights
+from milonga.resolve import resolve
 
 POLICY_GRADIENTS = [name for name in PRESETS if PRESETS.get(name).kind == "policy_gradient"]
 
@@ -353,7 +354,8 @@ def test_micro_batches_do_not_change_the_loss(data: st.DataObject, preset: str, 
     lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=8))
     places = data.draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
     batch = random_batch(lengths, seed)
-    loss = make_loss(preset, {"kl_coef": 0.1, "entropy_coef": 0.01, "length": 16})
+    regularised = {} if preset == "cross_entropy" else {"kl_coef": 0.1, "entropy_coef": 0.01}
+    loss = make_loss(preset, {**regularised, "length": 16})
     over = denominators(batch)
     total, sums = part_loss(loss, batch, over)
     parts = [[row for row, place in zip(batch, places, strict=True) if place == p] for p in sorted(set(places))]
@@ -373,6 +375,8 @@ class TestSwitches:
             ("grpo", {"ratio": "sequence_product"}, "sequence_sum"),
             ("grpo", {"ratio": "none"}, "needs a ratio"),
             ("rloo", {"clip": "ppo"}, "needs a ratio"),
+            ("rloo", {"recompute_old": True}, "recompute_old needs"),
+            ("dpo", {"recompute_old": True}, "recompute_old needs"),
             ("cispo", {"is_min": 6.0}, "is_min"),
             ("grpo", {"kl_in": "reward"}, "k1"),
             ("rloo", {"kl": "k3"}, "k1"),
@@ -380,6 +384,10 @@ class TestSwitches:
             ("grpo", {"aggregate": "mean"}, "aggregate"),
             ("dr_grpo", {"length": 0}, "length"),
             ("reinforce_pp", {"gamma": 0.0}, "gamma"),
+            ("cross_entropy", {"entropy_coef": 0.01}, "entropy_coef does nothing in a loss of the kind 'cross_entropy'"),
+            ("dpo", {"kl_coef": 0.1}, "kl_coef does nothing in a loss of the kind 'dpo'"),
+            ("implicit_bce", {"kl_coef": 0.1}, "kl_coef does nothing"),
+            ("bradley_terry", {"entropy_coef": -0.1}, "entropy_coef does nothing"),
         ],
     )
     def test_forbidden_combinations_are_config_errors(self, preset: str, overrides: dict[str, Any], says: str) -> None:
@@ -389,6 +397,24 @@ class TestSwitches:
     def test_an_unknown_field_names_the_nearest(self) -> None:
         with pytest.raises(ConfigError, match=r"clip_hihg.*did you mean 'clip_high'"):
             make_objective("dapo", {"clip_hihg": 0.3})
+
+    def test_the_value_losses_take_both_regularisers(self) -> None:
+        made = make_objective("value_bce", {"kl_coef": 0.1, "entropy_coef": 0.01}).loss
+        assert (made.kl_coef, made.entropy_coef) == (0.1, 0.01)
+
+    @pytest.mark.parametrize(
+        ("objective", "says"),
+        [
+            ({"clip_low": -1}, "'policies.generator.objective.clip_low': Input should be"),
+            ({"clip_lo": 0.1}, "unknown key 'policies.generator.objective.clip_lo': did you mean 'clip_low'"),
+            ({"preset": "gprs"}, "policies.generator.objective.preset: unknown objective 'gprs'"),
+            ({"ratio": "none"}, "'policies.generator.objective': clip='ppo' needs a ratio"),
+        ],
+    )
+    def test_a_mistake_names_the_policy_that_it_stands_in(self, objective: dict[str, Any], says: str) -> None:
+        with pytest.raises(ConfigError) as error:
+            resolve([{"recipe": "grpo", "policies": {"generator": {"objective": objective}}}])
+        assert str(error.value).startswith(says)
 
     def test_an_unknown_preset_names_the_nearest(self) -> None:
         with pytest.raises(ConfigError, match="did you mean 'dr_grpo'"):
@@ -415,6 +441,7 @@ DEFAULTS: dict[str, Any] = {
     "clip_low": 0.2,
     "clip_high": 0.2,
     "dual_clip": None,
+    "recompute_old": None,
     "clip": "ppo",
     "is_min": 0.0,
     "is_max": 5.0,
@@ -433,7 +460,13 @@ DEFAULTS: dict[str, Any] = {
 }
 PUBLISHED: dict[str, dict[str, Any]] = {
     "grpo": {},
-    "dapo": {"clip_high": 0.28, "aggregate": "token_mean", "dynamic_sampling": True, "overlong_filter": True},
+    "dapo": {
+        "clip_high": 0.28,
+        "aggregate": "token_mean",
+        "dynamic_sampling": True,
+        "overlong_filter": True,
+        "overlong_buffer": 4096 / 20480,
+    },
     "dr_grpo": {"advantage": "centre", "aggregate": "constant"},
     "rloo": {
         "advantage": "leave_one_out",

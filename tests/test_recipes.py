@@ -202,16 +202,19 @@ def test_dynamic_sampling_gives_up_after_its_tries_and_goes_on_with_what_there_i
     assert all(torch.equal(a, b) for a, b in zip(weights(), before, strict=True))
 
 
-def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
-    """As in DAPO: beside 0 and 1 it would weigh twice as much, and a right answer at the limit would look wrong."""
-    objective = {"preset": "dapo", "overlong_buffer": 10}
-    p = plan("grpo", policies={"generator": {"objective": objective}})
+@pytest.mark.parametrize(("objective", "share"), [({"overlong_buffer": 10}, None), ({}, 4096 / 20480)])
+def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one(objective: dict[str, Any], share: float | None) -> None:
+    """As in DAPO: beside 0 and 1 it would weigh twice as much, and a right answer at the limit would look wrong. Its own zone
+    is a fifth of the limit."""
+    whole = {"preset": "dapo", "overlong_filter": False, **objective}
+    p = plan("grpo", policies={"generator": {"objective": whole}}, sampling={"max_tokens": 24})
     one = ctx(p)
     rollouts = one.ask("generator", one.problems(), 2)
     limit = one.run.get_max_tokens("generator")
     rewards = outcome_rewards(one, rollouts, p.recipe.objectives["generator"].filter)
-    expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in rollouts]
-    assert rewards == pytest.approx(expected)
+    zone = 10 if share is None else share * limit
+    expected = [2 * t.correct - 1 + min(0.0, (limit - zone - t.length) / zone) for t in rollouts]
+    assert rewards == pytest.approx(expected) and any(limit - zone < t.length for t in rollouts)
 
 
 def test_a_truncated_solution_that_is_filtered_gets_no_step_credit_either() -> None:

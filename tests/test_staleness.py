@@ -114,10 +114,12 @@ TAUGHT: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"kl_coef": 0.1, "length": 16, "entropy_coef": 0.01},
     "gspo": {},
-    "cispo": {},
-    "aipo": {},
     "reinforce_pp": {"ratio": "none", "clip": "none"},
 }
+
+
+WEIGHED: dict[str, dict[str, Any]] = {"cispo": {"is_max": CAP}, "aipo": {"is_max": CAP}, "aipo_a": {"is_max": CAP}}
+"""Losses whose ratio to who sampled is the weight; bounds within reach of what has been learned since."""
 
 
 def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEngine, TrainBatch]:
@@ -125,7 +127,7 @@ def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEng
     engine = engine_of(model_folder(tmp_path), lr=1e-3, grad_clip=1e9, **options)
     rows = sample_rollouts(engine)
     engine.learn(train_batch(sample_rollouts(engine, seed=1), MIXED[::-1]))
-    return engine, train_batch(rows, MIXED, preset, **TAUGHT[preset])
+    return engine, train_batch(rows, MIXED, preset, **(TAUGHT | WEIGHED)[preset])
 
 
 def by_hand(engine: LocalEngine, taught: TrainBatch) -> tuple[TrainBatch, float, float]:
@@ -156,6 +158,24 @@ def test_one_step_from_older_samples_needs_no_scores_of_its_own(tmp_path: Path, 
     report, plain = engine.learn(replace(taught, stale_cap=CAP)), engine.learn(taught)
     assert (report.stale_weight, report.stale_truncated) == (pytest.approx(mean, rel=1e-6), pytest.approx(share, rel=1e-6))
     assert (plain.stale_weight, plain.stale_truncated) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("preset", WEIGHED)
+def test_a_ratio_that_is_an_importance_weight_is_to_who_sampled(tmp_path: Path, preset: str) -> None:
+    """AIPO's rho = min(pi / mu, is_max), with mu the version that sampled: no other weight stands beside it."""
+    engine, taught = aged(tmp_path, preset)
+    assert taught.advantages is not None
+    most, rows = taught.loss.is_max, [t for t, value in zip(taught.rollouts, MIXED, strict=True) if value]
+    pairs = zip(engine.score("p", Rollouts(rows)), rows, strict=True)
+    ratios = np.concatenate([np.exp(new - t.logprobs)[t.mask] for new, t in pairs])
+    assert 0.05 < np.mean(ratios > most) < 0.95, "rho would not be seen"
+    found = gradients(engine, replace(taught, stale_cap=100.0))
+    assert gap(found, gradients(engine, taught)) < 1e-6, "the train batch as it was sampled, whatever staleness_cap says"
+    other = replace(taught, loss=taught.loss.model_copy(update={"is_max": 100.0}))
+    assert gap(found, gradients(engine, replace(other, stale_cap=100.0))) > 1e-3, "rho is not used"
+    report = engine.learn(replace(taught, stale_cap=100.0))
+    assert report.stale_weight == pytest.approx(np.minimum(ratios, most).mean(), rel=1e-6)
+    assert report.stale_truncated == pytest.approx(np.mean(ratios > most), rel=1e-6)
 
 
 @pytest.mark.parametrize("parts", [{"epochs": 2}, {"minibatches": 2}])

@@ -18,6 +18,7 @@ from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.resolve import resolve
+from milonga.roles import StepSolver
 from milonga.runfolder.rollouts import read_rollouts, write_rollouts
 from milonga.runfolder.transcripts import read_transcripts
 from milonga.types import Part, Prompt, Rollout, Rollouts, TrainBatch
@@ -255,6 +256,33 @@ def test_turn_markers_are_appended_as_the_template_would_write_them() -> None:
         (more,) = made.encode_next_turns([(Part("two", foreign=True),)], [talk[-1]])
         text = own.decode([*talk, *more], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert text == "<|user|>user\nthe answer<eos>\n<|model|>is 42.<eos>\n<|user|>user\ntwo<eos>\n<|model|>"
+
+
+def test_a_turn_that_was_cut_at_a_character_of_the_markers_is_closed_all_the_same() -> None:
+    made, own = template_codec(CHATML), tokenizer("chat")
+    cut = made.encode_foreign("is\n")
+    assert cut[-1] in made.get_turn_markers()[0], "the last token that was sampled occurs among the markers"
+    (more,) = made.encode_next_turns([(Part("two", foreign=True),)], [cut[-1]])
+    text = own.decode([*cut, *more], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert text == "is\n<eos>\n<|user|>user\ntwo<eos>\n<|model|>"
+
+
+@pytest.mark.parametrize(("dialect", "example"), [("terse", False), ("tagged", False), ("plain", False), ("plain", True)])
+def test_given_texts_end_as_samples_do(dialect: str, example: bool) -> None:
+    """By end-of-sequence, or by the role's stop string and nothing after it: otherwise the end would tell them apart."""
+    one, codec = ctx(dialect=dialect), engine().policy("generator").codec
+    role = one.role("generator")
+    assert isinstance(role, StepSolver)
+    role.example = example
+    text = role.write(["1+1=2"], "2")
+    (given,) = one.write("generator", one.problems(1), [text])
+    start = given.segments[-1].start
+    assert given.parsed.is_valid and given.solution.answer == "2"
+    if role.stop:
+        assert given.finish == "stop" and text.endswith(role.stop[0])
+        assert codec.decode_ids(given.ids[start:].tolist()) == text
+    else:
+        assert given.finish == "eos" and given.ids[-1] == codec.tokenizer.eos_token_id
 
 
 def test_a_template_that_hides_what_was_said_is_refused_when_a_second_turn_is_asked_for() -> None:

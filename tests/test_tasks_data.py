@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from milonga.errors import ConfigError, DataError, MissingExtra
 from milonga.resolve import resolve
 from milonga.tasks import Task, make_task, normalise_text
 from milonga.tasks.base import DEMONSTRATIONS, LEVELS
+from milonga.tasks.data import MOST_COMPARED, Jsonl, JsonlOptions, find_canonical_form
 from milonga.tasks.forms import MISSING, find_value
+from milonga.tasks.grading import Grader
 from milonga.tasks.rows import parse_level
 from milonga.tasks.splits import choose_held_out_count
 from milonga.types import SPLITS, Grade
@@ -419,6 +422,42 @@ def test_grades_are_those_of_mathematics_in_order(section: Section) -> None:
     assert task.grade(*items[0]) == Grade(True)
     assert task.max_tokens == 1024
     assert make_task({**section, "max_tokens": 99}).max_tokens == 99
+
+
+def test_votes_on_numbers_need_no_grader(section: Section) -> None:
+    """64 different fractions are 2016 pairs, each of which was mathematics once: eight seconds for one problem."""
+    with Grader() as grader:
+        task = Jsonl(JsonlOptions(path=section["path"]), grader)
+        fractions = [f"\\frac{{{n}}}{{67}}" for n in range(1, 33)] + [f"{n}/67" for n in range(33, 65)]
+        assert task.group_equal_answers(fractions) == list(range(64))
+        same = ["0.5", None, "1/2", "\\frac12", "$\\dfrac{2}{4}$", "7", ".50", "-1/2"]
+        assert task.group_equal_answers(same) == [0, None, 0, 0, 0, 1, 0, 2]
+        assert grader.counts["asked"] == 0
+
+
+def test_votes_ask_the_grader_about_the_rest_within_bounds(section: Section) -> None:
+    with Grader() as grader:
+        task = Jsonl(JsonlOptions(path=section["path"]), grader)
+        assert task.group_equal_answers(["x+1", "2", "1+x", "\\sqrt{4}", "y"]) == [0, 1, 0, 1, 2]
+        before = grader.counts["asked"]
+        assert task.group_equal_answers([f"x+{n}" for n in range(24)]) == list(range(24))
+        assert 24 * 23 / 2 > MOST_COMPARED >= grader.counts["asked"] - before
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.integers(-30, 30), st.integers(1, 12)), max_size=12), st.data())
+def test_numbers_are_grouped_by_their_values(values: list[tuple[int, int]], data: st.DataObject) -> None:
+    spelt = []
+    for over, under in values:
+        forms = [f"{over}/{under}", f"{2 * over}/{2 * under}", f"{'-' if over < 0 else ''}\\frac{{{abs(over)}}}{{{under}}}"]
+        spelt.append(data.draw(st.sampled_from(forms)))
+    assert [find_canonical_form(text) for text in spelt] == [Fraction(over, under) for over, under in values]
+
+
+@PROPERTY
+@given(st.text())
+def test_any_text_has_a_canonical_form(text: str) -> None:
+    assert find_canonical_form(text) is not None
 
 
 def test_gsm8k_from_a_folder() -> None:

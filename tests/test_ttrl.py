@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import FAST, TINY
+from engine_helpers import model_folder
 from hidden import learned, others_truth, same_after_a_cut
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
@@ -25,7 +26,7 @@ from milonga.credit.votes import (
     leave_one_out_rewards,
     majority_vote,
 )
-from milonga.errors import ConfigError
+from milonga.errors import ConfigError, DataError
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.tasks import make_task
@@ -199,6 +200,33 @@ def test_the_example_is_the_one_that_divides_most() -> None:
         shares.append(float(fresh.ask("generator", [p.task.problem("train", index)], 8).correct.mean()))
     distance = sorted(range(6), key=lambda index: abs(shares[index] - 0.5))
     assert chosen == sorted(distance[:2])
+
+
+@pytest.mark.filterwarnings("error")
+def test_examples_without_any_label_are_chosen_last() -> None:
+    p = plan(examples=2, select="mid_accuracy", candidates=3, min_majority=1.0)
+    p.recipe.rollout(ctx(p))
+    assert len(p.recipe.state["examples"]) == 2
+
+
+def test_a_test_set_is_learned_on_with_held_out_questions_of_another_file(tmp_path: Path) -> None:
+    """And who asks for more questions than there are is told how."""
+    pytest.importorskip("math_verify", reason="answers are graded by math-verify, which is not installed")
+    ours, others = (tmp_path / name for name in ("test.jsonl", "others.jsonl"))
+    for path, first in ((ours, 0), (others, 100)):
+        path.write_text("\n".join(f'{{"question": "What is {n} + 1?", "answer": "{n + 1}"}}' for n in range(first, first + 20)))
+
+    def load(**task: Any) -> Plan:
+        generator = {"model": model_folder(tmp_path, kind="chat")}
+        task = {"name": "jsonl", "path": str(ours), **task}
+        return resolve([{"recipe": "ttrl", "task": task, "policies": {"generator": generator}, "options": {"examples": 20}}])
+
+    with pytest.raises(ConfigError, match=r"has 12 problems to learn from.*task.dev_path=OTHER and task.test=0"):
+        load()
+    with pytest.raises(DataError, match=r"nothing is left to train on.*give others as task.dev_path, and task.test=0"):
+        load(dev_path=str(ours))
+    found = load(dev_path=str(others), test=0)
+    assert found.task.size("train") == found.task.size("dev") == 20
 
 
 def test_dynamic_sampling_looks_at_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:

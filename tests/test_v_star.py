@@ -104,6 +104,12 @@ def collected(**settings: Any) -> tuple[VStar, Context, Rollouts]:
     return p.recipe, one, rollouts
 
 
+def test_truncated_solutions_are_in_no_pair_and_are_not_imitated() -> None:
+    recipe, one, rollouts = collected(sampling={"max_tokens": 4})
+    assert {t.finish for t in rollouts} == {"length"}
+    assert one.preferences.kept == [] and all(kept["right"] for kept in recipe.state["solutions"])
+
+
 def test_pairs_are_all_right_against_all_wrong_solutions_of_a_problem_each_once() -> None:
     recipe, one, rollouts = collected(options={"demonstrations": False, "max_pairs": 1000})
     for problem in dict.fromkeys(rollouts.problem_ids):

@@ -280,12 +280,16 @@ class Context:
     def _encode_given(
         self, agent: str, texts: Sequence[str], whole: Sequence[bool] | None = None
     ) -> tuple[Segment, list[Completion]]:
-        """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment
-        that marks the agent as their producer, and the completions."""
-        policy, engine = self.policy(agent), self.engine
+        """Encode given texts with the agent's tokenizer, ended as its samples are: by end-of-sequence, or a stop string. Those
+        that are not `whole` have no end. Return the segment that marks the agent as their producer, and the completions."""
+        policy, engine, role = self.policy(agent), self.engine, self.role(agent)
         made = Segment(agent, 0, 0, policy, engine.version(policy), trained=True)
-        ends = whole or [True] * len(texts)
-        return made, [engine.encode_completion(policy, text, end) for text, end in zip(texts, ends, strict=True)]
+        out = []
+        for text, complete in zip(texts, whole or [True] * len(texts), strict=True):
+            stopped = complete and role.ends_in_stop(text)
+            answer = engine.encode_completion(policy, text, complete and not stopped)
+            out.append(replace(answer, finish="stop") if stopped else answer)
+        return made, out
 
     def judge(self, agent: str, solutions: Rollouts, n: int = 1, greedy: bool = False, tag: str = "live") -> Rollouts:
         """Verify solutions by a judge of any kind: a generative one is sampled, a scorer is evaluated once."""

@@ -365,7 +365,7 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
             numbers = judge_metrics(own)
         elif own[0].grade is not None:
             numbers = solver_metrics(own)
-            flat = [len(set(group)) == 1 for group in _group_outcomes(own).values() if len(group) > 1]
+            flat = [len(set(group)) == 1 for group in _group_known_outcomes(own).values() if len(group) > 1]
             numbers["flat_groups"] = float(np.mean(flat)) if flat else None
         else:
             numbers = output_metrics(own)
@@ -373,10 +373,12 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
     return out
 
 
-def _group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
+def _group_known_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
+    """Group the rewards by problem, but for those that are unknown."""
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
-        groups.setdefault(rollout.problem.id, []).append(rollout.reward)
+        if not np.isnan(rollout.reward):
+            groups.setdefault(rollout.problem.id, []).append(rollout.reward)
     return groups
 
 

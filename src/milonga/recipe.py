@@ -78,6 +78,9 @@ class Recipe(ABC):
     one, would see only the last turn."""
     pays_outcomes: ClassVar[bool] = False
     """Whether its generator is paid `Rollouts.rewards`, so that reward functions of the user's own can be given to it."""
+    pays_format: ClassVar[tuple[str, ...] | None] = None
+    """Agents whose reward contains `objective.format_weight` times the format score of their solutions; None: the solving
+    agent of a recipe that pays outcomes. For others the setting is refused."""
     overlap: ClassVar[Permission] = UNSAID
     """Whether rollouts of a turn can be sampled while earlier turns are learned (asynchronous rollouts).
 
@@ -112,6 +115,13 @@ class Recipe(ABC):
         """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
         return cls.agents
 
+    @classmethod
+    def list_format_paid(cls) -> tuple[str, ...]:
+        """List the agents that are paid for the format of their solutions."""
+        if cls.pays_format is not None:
+            return cls.pays_format
+        return (cls.solving,) if cls.pays_outcomes else ()
+
     @property
     def needs(self) -> Set[Capability]:
         """What the task must offer: `needs = {STEPS}` in the class, or a property where it follows from the options."""
@@ -140,7 +150,7 @@ class Recipe(ABC):
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         """Build the role of each agent. Recipes whose options change a role override this."""
-        return {agent: role(dialect) for agent, role in self.agents.items()}
+        return {agent: role(dialect) for agent, role in self.select_agents(self.options).items()}
 
     def train_batch(self, agent: str, rollouts: Rollouts, **targets: Any) -> TrainBatch:
         """Make a train batch for an agent's policy, with that agent's loss."""
@@ -148,12 +158,17 @@ class Recipe(ABC):
 
 
 def merge_train_batches(one: TrainBatch, other: TrainBatch) -> TrainBatch:
-    """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps."""
+    """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps. The
+    sources of credit are those of both, by their shares of the rows."""
     rows, notes = Rollouts([*one.rollouts, *other.rollouts]), one.notes | other.notes
+    sources: dict[str, float] = {}
+    for train_batch in (one, other):
+        for source, share in train_batch.sources.items():
+            sources[source] = sources.get(source, 0.0) + share * len(train_batch.rollouts) / len(rows)
     advantages = [*(one.advantages or []), *(other.advantages or [])]
     weights = None
     if one.weights is not None or other.weights is not None:
         weights = [
             weight for train_batch in (one, other) for weight in train_batch.weights or [1.0] * len(train_batch.rollouts)
         ]
-    return TrainBatch(one.policy, one.loss, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)
+    return TrainBatch(one.policy, one.loss, rows, advantages=advantages, weights=weights, sources=sources, notes=notes)

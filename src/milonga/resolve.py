@@ -25,7 +25,7 @@ from milonga.engine.base import Engine
 from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import is_attribute, make_absolute, make_path_absolute
-from milonga.objectives import Objective, make_objective
+from milonga.objectives import PRESETS, Objective, make_objective
 from milonga.patterns.bootstrap import schedule_bootstrap
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver, adapt_roles_to_tool
@@ -120,6 +120,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     for agent, role in acting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = _set_length_constant(objectives[agent], limit)
+    _refuse_unpaid_format(recipe_class, agents, objectives)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
     _check_task(recipe, task, config)
     if isinstance(task, DataTask) and not is_model_named:
@@ -142,19 +143,21 @@ def _parse_layers(recipe: type[Recipe], raw: Mapping[str, Any]) -> Config:
     exported from runs of such models."""
     below = merge({"task": {"name": "chain"}}, recipe.defaults)
     config = parse_config(merge(below, raw))
-    above = merge(_find_published(recipe), raw) if config.published else raw
+    above = merge(_find_published(recipe, below, raw), raw) if config.published else raw
     config = parse_config(merge(below, above))
     if any(find_dialect(section.model) != "terse" for section in config.policies.values()):
         return config
     return parse_config(merge(merge(below, recipe.embedded_defaults), above))
 
 
-def _find_published(recipe: type[Recipe]) -> Mapping[str, Any]:
-    """Return the settings of a recipe's paper, or say that there are none. A recipe that extends another has its settings too,
-    but for agents that it lacks."""
+def _find_published(recipe: type[Recipe], below: Mapping[str, Any], raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of a recipe's paper for the policies that this run has, or say that there are none."""
     if not recipe.published:
         raise ConfigError(f"published: recipe '{recipe.name}' names no settings of a paper; leave it out")
-    policies = {agent: own for agent, own in recipe.published.get("policies", {}).items() if agent in recipe.agents}
+    config = parse_config(merge(merge(below, recipe.published), raw))
+    acting = recipe.select_agents(_parse_options(recipe, config))
+    names = [recipe.lead] if config.binding == "shared" else list(acting)
+    policies = {name: section for name, section in recipe.published.get("policies", {}).items() if name in names}
     return {**recipe.published, "policies": policies}
 
 
@@ -212,6 +215,19 @@ def _check_pass_rate(recipe: Recipe, task: Task, roles: Mapping[str, Role]) -> N
         raise ConfigError(f"task.pass_rate: recipe '{recipe.name}' has no agent that solves the task's problems; leave it out")
     if ANSWERS not in task.offers:
         raise ConfigError(f"task.pass_rate: task '{task.name}' does not know which answers are right; leave it out")
+
+
+def _refuse_unpaid_format(recipe: type[Recipe], agents: Mapping[str, str], objectives: Mapping[str, Objective]) -> None:
+    """Refuse a weight of the format for a policy none of whose agents is paid by it."""
+    paid = {agents[agent] for agent in recipe.list_format_paid() if agent in agents}
+    for agent, policy in agents.items():
+        if objectives[agent].filter.format_weight and policy not in paid:
+            has_own = agent == recipe.judging and "format_weight" in recipe.Options.model_fields
+            own = "; options.format_weight is its own" if has_own else ""
+            raise ConfigError(
+                f"policies.{policy}.objective.format_weight: the {agent} of '{recipe.name}' is not paid for solutions; "
+                f"leave it out{own}"
+            )
 
 
 def _require_vllm() -> None:
@@ -431,11 +447,11 @@ def _set_length_constant(objective: Objective, limit: int) -> Objective:
 
 
 def _make_agent_objective(agent: str, policy: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
-    overrides = dict(section.objective)
-    try:
-        objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
-    except ConfigError as error:
-        raise ConfigError(f"policies.{policy}.objective: {error}") from None
+    overrides, where = dict(section.objective), f"policies.{policy}.objective"
+    preset = str(overrides.pop("preset", "grpo"))
+    if preset not in PRESETS:
+        raise ConfigError(f"{where}.preset: unknown objective '{preset}': {suggest_name(preset, PRESETS)}")
+    objective = make_objective(preset, overrides, where)
     fitting = recipe.learns.get(agent, ("policy_gradient",))
     if objective.loss.kind not in fitting:
         wanted = " or ".join(fitting)

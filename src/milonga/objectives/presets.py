@@ -54,7 +54,9 @@ class ObjectiveSection(Loss, Estimator, RolloutFilter):
 PRESETS: Registry[ObjectiveSection] = Registry("objective")
 for _name, _section in {
     "grpo": ObjectiveSection(),
-    "dapo": ObjectiveSection(clip_high=0.28, aggregate="token_mean", dynamic_sampling=True, overlong_filter=True),
+    "dapo": ObjectiveSection(
+        clip_high=0.28, aggregate="token_mean", dynamic_sampling=True, overlong_filter=True, overlong_buffer=0.2
+    ),
     "dr_grpo": ObjectiveSection(advantage="centre", aggregate="constant"),
     "rloo": ObjectiveSection(
         advantage="leave_one_out", ratio="none", clip="none", aggregate="sequence_sum", kl="k1", kl_in="reward"
@@ -75,13 +77,14 @@ for _name, _section in {
     PRESETS.add(_name, _section)
 
 
-def make_objective(preset: str, overrides: dict[str, Any] | None = None) -> Objective:
-    """Make an objective from a preset and overrides of its keys; wrong names and combinations are config errors."""
+def make_objective(preset: str, overrides: dict[str, Any] | None = None, where: str = "objective") -> Objective:
+    """Make an objective from a preset and overrides of its keys; wrong names and combinations are config errors, which name
+    them by `where` they stand in the config."""
     base = PRESETS.get(preset)
     for key in overrides or {}:
         if key not in ObjectiveSection.model_fields:
-            raise ConfigError(f"unknown objective field '{key}': {suggest_name(key, ObjectiveSection.model_fields)}")
+            raise ConfigError(f"unknown key '{where}.{key}': {suggest_name(key, ObjectiveSection.model_fields)}")
     try:
         return ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
     except ValidationError as error:
-        raise explain(error, ObjectiveSection, preset) from None
+        raise explain(error, ObjectiveSection, where) from None

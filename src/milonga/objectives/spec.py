@@ -32,6 +32,9 @@ PAIRED: tuple[Kind, ...] = ("bradley_terry", "dpo")
 ON_VALUES: tuple[Kind, ...] = ("value_bce", "value_mse", "bradley_terry")
 """Losses of a value head, rather than of a language model's probabilities."""
 
+UNREGULARISED: tuple[Kind, ...] = ("cross_entropy", "bradley_terry", "implicit_bce", "dpo")
+"""Losses that have neither a KL nor an entropy term."""
+
 
 class Part(BaseModel):
     """A part of an objective; no other key is allowed, and none is changed later."""
@@ -78,6 +81,10 @@ class Loss(Part):
     """Ratios above 1 + clip_high are clipped."""
     dual_clip: float | None = Field(None, gt=1)
     """For negative advantages, bound the loss at this many times the advantage."""
+    recompute_old: bool | None = None
+    """Whether the ratio is to log-probabilities that the learner computes before its first step, instead of the sampler's. By
+    default only where the ratio is per sequence and the learner is not on a CPU: in bfloat16 the two differ by more than the
+    range of such a ratio."""
 
     # Whether clipped tokens keep a gradient.
     clip: Literal["ppo", "detached", "capped", "none"] = "ppo"
@@ -114,10 +121,19 @@ class Loss(Part):
             raise ValueError("ratio='sequence_product' needs aggregate='sequence_sum'")
         if self.ratio == "none" and self.clip != "none":
             raise ValueError(f"clip='{self.clip}' needs a ratio")
+        if self.recompute_old and (self.ratio == "none" or self.kind != "policy_gradient"):
+            raise ValueError("recompute_old needs a policy gradient with a ratio")
         if self.is_min > self.is_max:
             raise ValueError("is_min is larger than is_max")
         if self.dual_clip is not None and self.clip != "ppo":
             raise ValueError("dual_clip needs clip='ppo'")
+        return self
+
+    @model_validator(mode="after")
+    def _check_regularisers(self) -> Self:
+        for name in ("kl_coef", "entropy_coef"):
+            if self.kind in UNREGULARISED and getattr(self, name):
+                raise ValueError(f"{name} does nothing in a loss of the kind '{self.kind}'; leave it out")
         return self
 
     @property
@@ -132,6 +148,17 @@ class Loss(Part):
     def uses_log_ratio(self) -> bool:
         """Whether a row's score is its log-ratio to the reference policy (an implicit reward)."""
         return self.kind in ("implicit_bce", "dpo")
+
+    @property
+    def weighs_by_ratio(self) -> bool:
+        """Whether the ratio is itself a truncated importance weight (CISPO, AIPO), so that it corrects for who sampled."""
+        return self.clip in ("detached", "capped")
+
+    def recomputes_old(self, on_cpu: bool) -> bool:
+        """Whether the learner computes the ratio's old log-probabilities itself."""
+        if self.recompute_old is None:
+            return self.ratio.startswith("sequence") and not on_cpu
+        return self.recompute_old
 
     @property
     def is_regularised(self) -> bool:
@@ -149,7 +176,8 @@ class RolloutFilter(Part):
     """Rounds of replacing, at most."""
     overlong_filter: bool = False
     """Truncated solutions carry no advantage."""
-    overlong_buffer: int = Field(0, ge=0)
-    """Length of the zone before the sampling limit in which the reward falls from 0 to -1; 0 switches shaping off."""
+    overlong_buffer: float = Field(0, ge=0)
+    """Length of the zone before the sampling limit in which the reward falls from 0 to -1 (DAPO's soft overlong punishment), in
+    tokens, or below 1 as a share of the limit; 0 switches shaping off."""
     format_weight: float = Field(0.0, ge=0)
     """What a solution's format score, from 0 to 1, adds to its outcome reward. The answer counts in any case."""

@@ -42,6 +42,11 @@ class Debates:
         """1 where an answer could be parsed, else 0: float array of shape (debates, turns, agents)."""
         return self.map_turns(lambda rollout: float(rollout.parsed.is_valid))
 
+    @property
+    def formats(self) -> Floats:
+        """Format score of every answer: float array of shape (debates, turns, agents)."""
+        return self.map_turns(lambda rollout: rollout.parsed.format)
+
     def map_turns(self, value: Callable[[Rollout], float]) -> Floats:
         """Apply `value` to every turn: float array of shape (debates, turns, agents)."""
         debaters = [[[value(turn) for turn in list_turns(talk)] for talk in talks] for talks in self.talks.values()]

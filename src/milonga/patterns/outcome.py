@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from milonga.context import Context
 from milonga.credit import has_both_outcomes, outcome_advantages, overlong_penalty
 from milonga.objectives import Objective, RolloutFilter
-from milonga.types import Floats, Rollouts
+from milonga.types import Floats, Rollout, Rollouts
 
 
 def sample_solutions(ctx: Context, agent: str, rules: RolloutFilter, n: int) -> Rollouts:
@@ -54,15 +54,22 @@ def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, rules: Rol
 
     With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """
-    if rules.format_weight:
-        rewards = rewards + rules.format_weight * np.array([t.parsed.format for t in solutions])
+    rewards = add_format_rewards(rewards, solutions, rules)
     limit = ctx.run.get_max_tokens(solutions[0].agent)
     if rules.overlong_buffer:
-        shaping = np.array([overlong_penalty(t.length, limit, rules.overlong_buffer) for t in solutions])
+        zone = rules.overlong_buffer if rules.overlong_buffer >= 1 else rules.overlong_buffer * limit
+        shaping = np.array([overlong_penalty(t.length, limit, zone) for t in solutions])
         rewards = 2 * rewards - 1 + shaping
     if rules.overlong_filter:
         rewards = np.where([t.finish == "length" for t in solutions], np.nan, rewards)
     return rewards
+
+
+def add_format_rewards(rewards: Floats, solutions: Sequence[Rollout], rules: RolloutFilter) -> Floats:
+    """Add what the format score of each solution is paid by the filter's `format_weight`."""
+    if not rules.format_weight:
+        return rewards
+    return rewards + rules.format_weight * np.array([solution.parsed.format for solution in solutions])
 
 
 def outcome_credit(ctx: Context, solutions: Rollouts, objective: Objective) -> list[Floats]:

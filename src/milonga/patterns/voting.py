@@ -5,7 +5,7 @@ Only the functions for measurement look at a grade.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,12 +148,28 @@ def grade_by_truth(solution: Rollout) -> float:
     return solution.correct
 
 
-def make_majority_grader(ctx: Context, solutions: Rollouts, least: float) -> Callable[[Rollout], float]:
+def get_true_answer(problem: Problem) -> str | None:
+    """Return the answer that is known to be right."""
+    return problem.answer
+
+
+def make_majority_grader(found: Mapping[str, Ballot], least: float) -> Callable[[Rollout], float]:
     """Return a grader by majority vote: whether a solution gives the majority answer; NaN where fewer than `least` agree."""
-    found = tally_votes(ctx, solutions)
 
     def right(solution: Rollout) -> float:
         ballot = found[solution.problem.id]
         return ballot.gives[solution.id] if ballot.vote.share >= least else float("nan")
 
     return right
+
+
+def make_majority_labeller(found: Mapping[str, Ballot], least: float) -> Callable[[Problem], str | None]:
+    """Return what names the majority answer to a problem, as the first who gave it wrote it; None where fewer than `least`
+    agree."""
+
+    def answer(problem: Problem) -> str | None:
+        ballot = found[problem.id]
+        giving = (voter.solution.answer for voter in ballot.voters if ballot.gives[voter.id])
+        return next(giving, None) if ballot.vote.share >= least else None
+
+    return answer

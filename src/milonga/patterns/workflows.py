@@ -17,6 +17,7 @@ from milonga.context import Context
 from milonga.credit.critiques import agreement_reward, names_answer
 from milonga.credit.history import Rounds, Scope, known_mean
 from milonga.patterns.conversation import filter_comparable, list_turns, write_teacher_texts
+from milonga.patterns.voting import get_true_answer
 from milonga.roles import Debater, Reviser, Role, StepVerifier
 from milonga.roles.reviser import make_panel
 from milonga.types import Floats, Problem, Rollout, Rollouts, Solution
@@ -34,11 +35,14 @@ class Rules:
     """What a critique is rewarded for: the right final verdict, or naming the right answer."""
     scope: Scope = "own"
     rounds: Rounds = "all"
+    label: Callable[[Problem], str | None] = get_true_answer
+    """The answer that `right` grades by, where a critique is rewarded for naming it; None where there is none."""
 
     def reward_critique(self, critique: Rollout) -> float:
         """Return the reward of a critique by itself."""
         if self.pays == "checker":
-            return float(names_answer(critique.text, critique.problem.answer))
+            label = self.label(critique.problem)
+            return float("nan") if label is None else float(names_answer(critique.text, label))
         return agreement_reward(critique.verification.final, self.right(critique.target))
 
 

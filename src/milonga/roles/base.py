@@ -83,6 +83,11 @@ class Role(ABC):
     def stop(self) -> tuple[str, ...]:
         """Strings that end an output, besides the end-of-sequence token."""
 
+    def ends_in_stop(self, text: str) -> bool:
+        """Whether a given text ends as a sample does that a stop string ended: then no end-of-sequence token follows it, by
+        which it could be told from samples. Terse texts always have one, as the embedded models were taught."""
+        return self.dialect != "terse" and text.endswith(self.stop)
+
     @property
     def step_stop(self) -> tuple[str, ...]:
         """Strings that end one step of an output."""

@@ -15,13 +15,15 @@ that you now hold to be right.
 
 Solution:
 """
+PLAIN_AGAIN = """\
+Compare their work with your own step by step, and find out who is right where you differ. Then write once more the whole"""
 
 
 @ROLES.register("debater")
 class Debater(StepSolver):
     """Writes solutions as the solver does. The others' solutions are foreign text; nothing tells which is right.
 
-    terse: each solution of the others behind `?`, then the problem once more. tagged: in <solution> and </solution>.
+    terse: each solution of the others behind `?`, then the problem once more. tagged, plain: in <solution> and </solution>.
     """
 
     name = "debater"
@@ -33,4 +35,6 @@ class Debater(StepSolver):
         for other in others:
             opening, closing = ("?", "\n") if terse else ("<solution>\n", "\n</solution>\n\n")
             parts += [Part(opening), Part(other.text, foreign=True), Part(closing)]
+        if self.dialect == "plain":
+            return (*parts, self.render_plain_request(PLAIN_AGAIN, problem))
         return (*parts, *(self.prompt(problem) if terse else (Part(TAGGED_AGAIN),)))

@@ -14,9 +14,7 @@ from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
 TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"
-PLAIN_AGAIN = """\
-Compare it step by step. Then write your own whole solution, step by step, and put your final answer within \\boxed{}.
-"""
+PLAIN_AGAIN = "Compare it with your own work step by step. Then write your own whole"
 
 
 def make_panel(texts: Sequence[Rollout]) -> Rollout:
@@ -44,7 +42,8 @@ class Reviser(StepSolver):
             return (*super().prompt(problem), *read, *super().prompt(problem))
         read = [part for text in target.targets for part in _render_tagged(text)]
         if self.dialect == "plain":
-            return (Part("Problem:\n"), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(PLAIN_AGAIN))
+            again = self.render_plain_request(PLAIN_AGAIN, problem)
+            return (Part("Problem:\n"), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, again)
         return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 

@@ -32,7 +32,8 @@ class Scorer(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return ()
+        """Those of the solver: a solution that one of them ended is scored as it was sampled."""
+        return self.solver.stop
 
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         return self.solver.prompt(problem)

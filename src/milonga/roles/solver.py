@@ -22,6 +22,7 @@ Solve the problem below. Work inside <think> and </think>, and put every logical
 
 Problem:
 """
+PLAIN_FORM = "solution, step by step, and put your final answer within \\boxed{}."
 NEXT_EXAMPLE = "\n\nProblem:"
 """What a model that was shown a worked example writes when it goes on to a problem of its own."""
 NO_ANSWER, NO_STEPS = "no boxed answer, and none that the task could find", "no steps"
@@ -67,6 +68,11 @@ class StepSolver(Role):
             return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)
         return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
+    def render_plain_request(self, opening: str, problem: Problem) -> Part:
+        """Render a later message in prose that asks for a whole solution: `opening`, then the form of the first prompt."""
+        form = "program, in one code block that begins with ```python." if problem.wants_program else PLAIN_FORM
+        return Part(f"{opening} {form}" + ("\n\nSolution:\n" if self.example else ""))
+
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
             return parse_plain(text, self.thought_steps)
@@ -78,7 +84,8 @@ class StepSolver(Role):
             return "".join(f"{step}\n" for step in steps) + f"#{answer}"
         if self.dialect == "plain":
             # With the last step, so that there are as many paragraphs as steps.
-            return "\n".join(["\n\n".join(steps), f"The final answer is \\boxed{{{answer}}}."]).lstrip("\n")
+            whole = "\n".join(["\n\n".join(steps), f"The final answer is \\boxed{{{answer}}}."]).lstrip("\n")
+            return whole + (NEXT_EXAMPLE if self.example else "")
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 

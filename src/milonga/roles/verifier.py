@@ -110,7 +110,7 @@ class StepVerifier(Role):
             lines = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, verdicts, strict=True)]
             return "".join(lines) + ("=+" if final else "=-")
         if self.dialect == "plain":
-            return _write_plain(verdicts, final, notes)
+            return _write_plain(verdicts, final, notes) + (NEXT_EXAMPLE if self.example else "")
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
         return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"

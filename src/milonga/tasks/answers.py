@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 
 QUANTITY = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<unit> ?[A-Za-z]{2,}(?: [A-Za-z]+){0,3})?")
 """A number, and its unit of one to four words. A single letter may be a variable."""
@@ -20,6 +21,11 @@ NO_UNIT = re.compile(
 """Words behind a number that make another one of it, several, or a bound; the last are products of variables, `30xy`."""
 RELATION = re.compile(r"\A~|[<>≤≥≈≃≅∼≠]|\\(?:approx|simeq|sim|cong|leq?|geq?|lt|gt|neq?|doteq|equiv)(?![a-zA-Z])")
 """What makes a bound or an approximation of a number."""
+RATIONAL = re.compile(
+    r"(?P<sign>[+-]?) ?(?:(?P<number>[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?: ?/ ?(?P<under>[0-9]{1,40}))?"
+    r"|\\[dt]?frac ?(?:\{(?P<top>[0-9]{1,40})\} ?\{(?P<bottom>[0-9]{1,40})\}|(?P<digit>[0-9])(?P<other>[0-9])))"
+)
+"""A plain number, or a fraction of two: `3/4`, `\\frac{3}{4}`, `\\frac34`."""
 NAME = re.compile(r"[A-Za-z\\{}_ ()']*|[A-Za-z][\w{}() ,']*")
 """What may stand before an equals sign without being a value."""
 GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
@@ -54,6 +60,19 @@ def read_quantity(text: str) -> Quantity | None:
         return None
     unit = (found["unit"] or "").strip().casefold()
     return None if NO_UNIT.search(unit) else Quantity(Decimal(found["number"]), unit)
+
+
+def read_rational(text: str) -> Fraction | None:
+    """Read a normalised answer as a number or a fraction of numbers; None if it is anything else."""
+    found = RATIONAL.fullmatch(text)
+    if found is None:
+        return None
+    over = found["number"] or found["top"] or found["digit"]
+    under = found["under"] or found["bottom"] or found["other"] or "1"
+    if not int(under):
+        return None
+    value = Fraction(over) / int(under)
+    return -value if found["sign"] == "-" else value
 
 
 def is_number(text: str) -> bool:

@@ -12,9 +12,11 @@ import copy
 import importlib.util
 import random
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import combinations
+from fractions import Fraction
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,7 +25,7 @@ from pydantic import Field, model_validator
 from milonga.errors import DataError, MissingExtra
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
-from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number
+from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number, normalise_answer, read_rational
 from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
 from milonga.tasks.forms import QUESTIONS, Fields, Form
 from milonga.tasks.functions import COLUMNS
@@ -33,6 +35,8 @@ from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
 GSM8K_HUB = ("openai/gsm8k", "main")
+MOST_COMPARED = 256
+"""Pairs of different answers to one problem, at most, that the grader compares: about a second."""
 
 
 class SourceOptions(TaskOptions):
@@ -242,19 +246,42 @@ class DataTask(Task):
         return iter(self.grader.compare_answers(pairs))
 
     def group_equal_answers(self, answers: Sequence[str | None]) -> list[int | None]:
-        """Group answers by the grader's equality, so that 0.5 and 1/2 do not split a vote. Undecided pairs are unequal."""
-        texts = list(dict.fromkeys(answer for answer in answers if answer is not None))
-        pairs = list(combinations(range(len(texts)), 2))
-        first = list(range(len(texts)))
-        for (left, right), equal in zip(pairs, self._compare_answers([(texts[a], texts[b]) for a, b in pairs]), strict=True):
+        """Group answers by the grader's equality, so that 0.5 and 1/2 do not split a vote. Undecided pairs are unequal.
+
+        Equal numbers and texts are found without the grader. It is asked about the rest, the most frequent answers first, for
+        at most `MOST_COMPARED` pairs; what is left stays unequal.
+        """
+        forms = [None if answer is None else find_canonical_form(answer) for answer in answers]
+        counts = Counter(form for form in forms if form is not None)
+        written = {form: answer for form, answer in zip(reversed(forms), reversed(answers), strict=True) if answer is not None}
+        known = [form for form, _ in counts.most_common()]
+        unsure = (pair for pair in combinations(range(len(known)), 2) if may_be_equal(known[pair[0]], known[pair[1]]))
+        pairs = list(islice(unsure, MOST_COMPARED))
+        first = list(range(len(known)))
+        asked = [(written[known[left]], written[known[right]]) for left, right in pairs]
+        for (left, right), equal in zip(pairs, self._compare_answers(asked), strict=True):
             first[right] = min(first[right], first[left]) if equal else first[right]
-        number = {place: count for count, place in enumerate(dict.fromkeys(first))}
-        found = {text: number[place] for text, place in zip(texts, first, strict=True)}
-        return [None if answer is None else found[answer] for answer in answers]
+        place = dict(zip(known, first, strict=True))
+        number = {place: count for count, place in enumerate(dict.fromkeys(place[form] for form in forms if form is not None))}
+        return [None if form is None else number[place[form]] for form in forms]
 
     def describe(self) -> dict[str, Any]:
         figures = {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.splits.overlaps)}
         return figures | ({"rows_left_out": len(self.parser.left_out)} if self.parser.left_out else {})
+
+
+def find_canonical_form(answer: str) -> Fraction | str:
+    """Find the form in which equal answers are equal without a grader: a number's value, or else the normalised text."""
+    text = normalise_answer(answer)
+    value = read_rational(text)
+    return text if value is None else value
+
+
+def may_be_equal(one: Fraction | str, other: Fraction | str) -> bool:
+    """Whether two different canonical forms may be the same to the grader: not two numbers, unless one is the other rounded."""
+    if isinstance(one, str) or isinstance(other, str):
+        return True
+    return abs(one - other) <= max(Fraction(1), abs(one), abs(other)) / 1000
 
 
 def take_levels(own: Mapping[Split, Sequence[Row]], levels: Collection[int]) -> dict[Split, Sequence[Row]]:

@@ -58,7 +58,10 @@ def make_splits(task: str, own: Mapping[Split, Sequence[Row]], dev: int | None =
     made = split_rows(rows, counts.get("dev", 0), counts.get("test", 0))
     splits = remove_overlaps({split: own[split] if split in own and split != "train" else made[split] for split in SPLITS})
     if not splits.rows["train"]:
-        raise DataError(f"task '{task}': nothing is left to train on; every row is in dev or test")
+        raise DataError(
+            f"task '{task}': nothing is left to train on; every row is in dev or test. To learn on the questions of a test set "
+            "themselves, give others as task.dev_path, and task.test=0"
+        )
     return splits
 
 

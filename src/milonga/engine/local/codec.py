@@ -87,9 +87,10 @@ class Codec:
         Where the model closed its turn itself, by the token that the template would close it with, it is not closed again.
         """
         between, after = self.get_turn_markers()
+        closing = next((place for place, token in enumerate(between) if token in self.special), None)
         out = []
         for ids, end in zip(self._encode_parts(prompts), last, strict=True):
-            opening = between[between.index(end) + 1 :] if end in between else between
+            opening = between[closing + 1 :] if closing is not None and end == between[closing] else between
             out.append(np.array([*opening, *ids, *after], dtype=np.int64))
         return out
 

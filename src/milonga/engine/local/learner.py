@@ -1,9 +1,10 @@
 """The learner: token-budget micro-batches, a loss, one optimizer step per minibatch.
 
 Invariants: the old policy is the one that sampled, for all epochs and minibatches of a train batch, so that clipping has an
-effect. For a stale train batch the old policy is the one that begins to learn, and a truncated importance weight on the
-advantage corrects for the difference (decoupled PPO), in no other term. The denominators of a minibatch are counted before it
-is cut. A loss or gradient that is not finite leaves the weights as they were before its step, and ends the update.
+effect; or, where the loss asks for it, the one that begins to learn. So it is for a stale train batch, where a truncated
+importance weight on the advantage corrects for the difference (decoupled PPO), in no other term; a loss whose ratio is such a
+weight needs neither. The denominators of a minibatch are counted before it is cut. A loss or gradient that is not finite leaves
+the weights as they were before its step, and ends the update.
 """
 
 from __future__ import annotations
@@ -186,9 +187,12 @@ class _Update:
         elif self.loss.uses_log_ratio or (self.loss.kl_coef and self.loss.kind == "policy_gradient"):
             self.reference = score(policy, train_batch.rollouts, self.loss.kl_from, ledger)
         self.masks = [self._make_mask(row) for row in range(len(train_batch.rollouts))]
+        stale = train_batch.stale_cap is not None
+        self.recomputes = self.loss.recomputes_old(policy.device.type == "cpu") or (stale and not self.loss.weighs_by_ratio)
+        """Whether the old policy is the one that begins to learn, instead of the one that sampled."""
         self.now: list[Floats] | None = None
-        """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
-        if train_batch.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
+        """Log-probabilities under the weights at the update's start, if they are used; None if its only pass gives them."""
+        if self.recomputes and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._score_starting_weights()
         self.ready: WorkingWeights | None = None
         """Working weights of the current optimizer step, for packed passes."""
@@ -329,12 +333,14 @@ class _Update:
         logp, entropy = self.policy.run_pass(compute_token_logprobs, batch, self.ready)
         sampled = batch.flatten_rows([self.train_batch.rollouts[r].logprobs for r in rows], self.policy.device)
         old, advantage, aged = sampled, self._flatten_rows(batch, self.train_batch.advantages, rows), Sums()
-        if self.train_batch.stale_cap is not None:
-            assert advantage is not None
+        if self.recomputes:
             # If an update is one optimizer step, its only pass has the starting weights: no scoring pass is needed before it.
             old = logp.detach() if self.now is None else batch.flatten_rows([self.now[r] for r in rows], self.policy.device)
-            weight, aged = self._compute_stale_weights(batch, rows, old, sampled, self.train_batch.stale_cap)
-            advantage = advantage * weight
+        if self.train_batch.stale_cap is not None:
+            assert advantage is not None
+            now, cap = (old, self.train_batch.stale_cap) if self.recomputes else (logp.detach(), self.loss.is_max)
+            weight, aged = self._compute_stale_weights(batch, rows, now, sampled, cap)
+            advantage = advantage * weight if self.recomputes else advantage
         terms = TokenTerms(
             logp=logp,
             entropy=entropy,

@@ -54,8 +54,8 @@ class TransitionBonus:
     """The majority of the others where they are evenly divided: halfway between, this agent's own answer, or no bonus."""
 
     def rewards(self, correct: Floats) -> Floats:
-        """Return the bonus of each turn of each agent. correct: 0 for wrong, 1 for right; shape (turns, agents), as the
-        result."""
+        """Return the bonus of each turn of each agent. correct: 0 for wrong, 1 for right, NaN if unknown; shape (turns,
+        agents), as the result. What is unknown earns and costs nothing."""
         turns, debaters = correct.shape
         majority = np.array([[self._majority(correct[t], a) for a in range(debaters)] for t in range(turns)])
         out = np.zeros((turns, debaters))
@@ -68,8 +68,12 @@ class TransitionBonus:
         return np.nan_to_num(out)
 
     def _majority(self, correct: Floats, debater: int) -> float:
-        """Return the majority answer (0 or 1) of all agents but this one, in one turn."""
-        share = float(np.delete(correct, debater).mean())
+        """Return the majority answer (0 or 1) of all agents but this one, in one turn; NaN where none of them is known."""
+        others = np.delete(correct, debater)
+        known = others[~np.isnan(others)]
+        if not len(known):
+            return float("nan")
+        share = float(known.mean())
         if share != 0.5:
             return float(share > 0.5)
         return {"half": 0.5, "self": float(correct[debater]), "none": float("nan")}[self.tie]

@@ -70,10 +70,26 @@ class Maporl(Recipe):
     granularity = "turn"
     truth = "answers"
     pays_outcomes = True
+    pays_format = AGENTS
     agents = dict.fromkeys(AGENTS, Debater)
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
+    published = {
+        "binding": "lora",
+        "sampling": {"max_tokens": 300},
+        "policies": {
+            agent: {
+                "lr": 1e-5,
+                "epochs": 4,
+                "minibatches": 8,
+                "lora": {"rank": 8, "alpha": 16.0},
+                "objective": {"advantage": "whiten", "kl": "k1", "kl_coef": 0.002, "kl_in": "reward"},
+            }
+            for agent in AGENTS
+        },
+        "options": {"unreadable": -10.0},
+    }
     Options = MaporlOptions
     options: MaporlOptions
     measures = tuple(f"team/{what}" for what in (*CHANGES, "disagreement"))
@@ -132,13 +148,15 @@ class Maporl(Recipe):
         )
 
     def compute_rewards(self, debates: Debates) -> Floats:
-        """Compute influence-aware rewards plus transition bonuses: float array of shape (debates, turns, agents)."""
+        """Compute influence-aware rewards plus transition bonuses, and what an agent's own format is paid: float array of shape
+        (debates, turns, agents)."""
         o, rewards, readable = self.options, debates.rewards, debates.readable == 1.0
         bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
         own = np.where(readable, rewards, o.unreadable)
         visible = np.where(readable, rewards, np.nan)
         influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, visible, strict=True)]
         out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in debates.correct])
+        out += debates.formats * [self.objectives[agent].filter.format_weight for agent in AGENTS]
         if not o.train_first:
             out[:, 0] = np.nan  # NaN gives no advantage: turn 0 is not trained
         return out

@@ -18,6 +18,7 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
 from milonga.patterns.imitation import make_imitation_batch
+from milonga.patterns.outcome import add_format_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, merge_train_batches
 from milonga.roles import Dialect, Role
 from milonga.schedule import Phase, Schedule
@@ -129,15 +130,15 @@ class Mars(Recipe):
 
     def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
-        rewards = self.subtract_kl(ctx, PLANNER, talks, talks.rewards)
+        paid = add_format_rewards(talks.rewards, talks, self.objectives[PLANNER].filter)
+        rewards = self.subtract_kl(ctx, PLANNER, talks, paid)
         credit = broadcast_to_tokens(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
         calls = [float(len(_list_requests(talk))) for talk in talks]
         notes = {
             "reward": mean(talks.rewards) or 0.0,
             "usable": mean(has_both_outcomes(talks.rewards, talks.problem_ids)) or 0.0,
-            "calls": mean(calls) or 0.0,
-            "no_call": mean([count == 0 for count in calls]) or 0.0,
         }
+        notes |= {"calls": mean(calls) or 0.0, "no_call": mean([count == 0 for count in calls]) or 0.0}
         weights = [1.0] * len(talks)
         return self.train_batch(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
 
@@ -172,10 +173,9 @@ class Mars(Recipe):
         other = ctx.ask(READER, Rollouts(_swap_purpose(note.target) for note in notes))
         same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
         blank = self.desk.research(ctx, problems, blank=True).of(PLANNER)
-        sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks]
         return {
             "generator/accuracy": mean(talks.correct),
-            "generator/sound_accuracy": mean(sound),
+            "generator/sound_accuracy": mean([bool(talk.grade and talk.grade.is_sound) for talk in talks]),
             "generator/calls": mean(calls),
             "generator/no_call": mean([count == 0 for count in calls]),
             "generator/blank_accuracy": mean(blank.correct),

@@ -7,6 +7,7 @@ checker rewards every turn by itself. A turn that follows others is also rewarde
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,10 +19,17 @@ from milonga.credit.critiques import names_answer
 from milonga.credit.history import Rounds, Scope, Shaping, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.patterns.conversation import CHANGES, compute_change_metrics
+from milonga.patterns.conversation import CHANGES, compute_change_metrics, list_turns
 from milonga.patterns.debate import Debating
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.voting import grade_by_truth, majority_at_budget, make_majority_grader
+from milonga.patterns.outcome import add_format_rewards
+from milonga.patterns.voting import (
+    grade_by_truth,
+    majority_at_budget,
+    make_majority_grader,
+    make_majority_labeller,
+    tally_votes,
+)
 from milonga.patterns.workflows import (
     AgentTurns,
     Mixing,
@@ -92,9 +100,15 @@ class Marti(Recipe):
     granularity = "turn"
     truth = "answers"
     agents = Refining.agents | Mixing.agents
+    pays_format = ("generator", "partner", "refiner", "aggregator")
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
+    published = {
+        "batch": {"problems": 16, "rollouts": 2},
+        "policies": {agent: {"lr": 1e-6, "objective": {"preset": "gspo", "kl_coef": 0.001}} for agent in agents},
+        "options": {"workflow": "debate"},
+    }
     Options = MartiOptions
     options: MartiOptions
     measures = (*(f"team/{what}" for what in (*CHANGES, "outcome", "vote", "over_vote")), "critic/names_answer")
@@ -136,9 +150,13 @@ class Marti(Recipe):
         return [self.credit_agent(ctx, one) for one in turns if self.options.train == "all" or one.agent == "generator"]
 
     def make_rules(self, ctx: Context, rollouts: Rollouts) -> Rules:
+        """Make the rules of the rewards. With majority labels nothing in them knows the truth."""
         o = self.options
-        right = grade_by_truth if o.labels == "truth" else make_majority_grader(ctx, collect_solutions(rollouts), o.min_share)
-        return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
+        rules = Rules(grade_by_truth, o.verifier_reward, o.history_scope, o.history_rounds)
+        if o.labels == "truth":
+            return rules
+        found = tally_votes(ctx, collect_solutions(rollouts))
+        return replace(rules, right=make_majority_grader(found, o.min_share), label=make_majority_labeller(found, o.min_share))
 
     def credit_agent(self, ctx: Context, turns: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
@@ -160,12 +178,16 @@ class Marti(Recipe):
         return self.train_batch(agent, turns.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
 
     def compute_turn_reward(self, turns: AgentTurns, turn: int) -> Floats:
-        """Compute the shaped reward R' of a turn plus the outcome term, one value per row."""
+        """Compute the shaped reward R' of a turn plus the outcome term, and what a solution's format is paid, one value per
+        row."""
         o = self.options
         out = shape_by_history(turns.local[turn], turns.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
             out = out + o.beta * (turns.own_last if o.outcome == "own_last" else turns.whole)
-        if turns.target_correct is not None and o.refiner_gain:
+        if turns.target_correct is None:
+            spoken = [list_turns(row)[turn] for row in turns.rows]
+            return add_format_rewards(out, spoken, self.objectives[turns.agent].filter)
+        if o.refiner_gain:
             out = out + o.refiner_gain * (turns.whole - turns.target_correct)
         return out
 

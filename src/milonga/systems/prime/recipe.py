@@ -92,6 +92,13 @@ class Prime(Recipe):
             "verifier": {"objective": {"preset": "implicit_bce"}, "grad_clip": 10.0},
         }
     }
+    published = {
+        "turns": 592,
+        "batch": {"problems": 256, "rollouts": 4},
+        "sampling": {"max_tokens": 3072},
+        "policies": {"generator": {"lr": 5e-7, "minibatches": 4}, "verifier": {"lr": 1e-6, "minibatches": 4}},
+        "options": {"loo": "code", "process_norm": "max_return", "whitening": "full"},
+    }
     learns = {"verifier": ("implicit_bce",)}
     measures = ("verifier/step_auroc",)
     Options = PrimeOptions

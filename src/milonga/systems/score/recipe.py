@@ -24,6 +24,7 @@ from milonga.patterns.conversation import (
     write_teacher_texts,
 )
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
+from milonga.patterns.outcome import add_format_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
@@ -73,6 +74,12 @@ class Score(Recipe):
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}, "turns": 40}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}, "turns": 52}
+    published = {
+        "turns": 3000,
+        "batch": {"problems": 256, "rollouts": 2},
+        "policies": {"generator": {"lr": 5e-6}},
+        "options": {"stage1": 1500},
+    }
     Options = ScoreOptions
     options: ScoreOptions
     measures = tuple(f"generator/{what}" for what in CHANGES)
@@ -129,6 +136,10 @@ class Score(Recipe):
             return []  # no conversation had room for its second turn, which was counted
         first = Rollouts(talk.target for talk in rollouts)
         rewards = self.compute_turn_rewards(ctx.phase, first.rewards, rollouts.rewards)
+        if ctx.phase != STAGE1 or self.options.first_only:  # otherwise the first turn has no reward at all
+            rewards[0] = add_format_rewards(rewards[0], first, self.objectives["generator"].filter)
+        if not self.options.first_only:
+            rewards[1] = add_format_rewards(rewards[1], rollouts, self.objectives["generator"].filter)
         difference = kl_penalties(rollouts, ctx.compute_logprobs("generator", rollouts, BASE), 1.0)
         costs = compute_turn_costs(rollouts, difference, self.select_betas(ctx.phase))
         estimator = self.objectives["generator"].estimator

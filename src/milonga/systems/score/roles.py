@@ -15,14 +15,19 @@ format, corrected where it was wrong.
 
 Solution:
 """
+PLAIN_AGAIN = """\
+There may be an error in the solution above. Look at every step again, and redo every calculation. Then write once more the \
+whole"""
 
 
 @ROLES.register("corrector")
 class Corrector(StepSolver):
-    """Writes solutions as the solver does, and once more when asked `again`. terse: the problem is repeated."""
+    """Writes solutions as the solver does, and once more when asked again. terse: the problem is repeated."""
 
     name = "corrector"
 
     def render_second_turn(self, problem: Problem) -> Prompt:
         """Render the prompt between the first and the second turn."""
+        if self.dialect == "plain":
+            return (self.render_plain_request(PLAIN_AGAIN, problem),)
         return self.prompt(problem) if self.dialect == "terse" else (Part(TAGGED_AGAIN),)

@@ -86,6 +86,7 @@ class SearchSelfPlay(Recipe):
     granularity = "sequence"
     truth = "answers"
     agents = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
+    pays_format = ("generator",)
     lead = "generator"
     overlap = Refused("its proposer is paid for questions that are hard now, and reuses those of a pool")
     tasks = ("search",)

@@ -22,6 +22,7 @@ class TangoFreeAdversary(TangoFree):
 
     name = "tango_free_adversary"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "adversary": StepSolver}
+    pays_format = ("generator", "adversary")
 
     def schedule(self) -> Schedule:
         o = self.options

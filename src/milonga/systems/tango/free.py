@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -55,6 +55,7 @@ class TangoFree(Tango):
     truth = "none"
     needs = set[Capability]()
     pays_outcomes = False
+    pays_format: ClassVar[tuple[str, ...]] = ("generator",)
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
     options: TangoFreeOptions
@@ -64,10 +65,8 @@ class TangoFree(Tango):
         super().__init__(*given)
         for agent, objective in self.objectives.items():
             if objective.filter.dynamic_sampling:
-                raise ConfigError(
-                    f"'{self.name}' has no truth by which problems could be chosen; "
-                    f"set policies.{agent}.objective.dynamic_sampling=false"
-                )
+                switch = f"policies.{agent}.objective.dynamic_sampling"
+                raise ConfigError(f"'{self.name}' has no truth by which problems could be chosen; set {switch}=false")
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (solutions, a few checks of each) or a verifier turn (voters, many checks of two of them)."""
@@ -112,9 +111,8 @@ class TangoFree(Tango):
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         solutions, checks = rollouts.of("generator"), rollouts.of("verifier")
         if ctx.learner == "generator":
-            train_batch = self.credit_generator(
-                ctx, solutions, mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)
-            )
+            verdicts, right = mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)
+            train_batch = self.credit_generator(ctx, solutions, verdicts, right)
             return [replace(train_batch, sources={"verifier": 1.0})]
         return [self.credit_judge(ctx, checks, self.make_labels(ctx, solutions, checks.targets))]
 

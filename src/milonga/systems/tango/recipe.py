@@ -13,16 +13,10 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import (
-    StepCredit,
-    broadcast_to_tokens,
-    contribution_stats,
-    decay,
-    mix_advantages,
-    normalise,
-    outcome_advantages,
-)
-from milonga.credit.baselines import Normaliser, has_both_outcomes
+from milonga.credit.baselines import Normaliser, has_both_outcomes, normalise
+from milonga.credit.mixing import contribution_stats, decay, mix_advantages
+from milonga.credit.tokens import StepCredit, broadcast_to_tokens, outcome_advantages
+from milonga.evals.metrics import mean
 from milonga.patterns.outcome import sample_solutions, shape_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
@@ -81,9 +75,7 @@ class Tango(Recipe):
     bindings = {
         "own": ALLOWED,
         "lora": ALLOWED,
-        "shared": Refused(
-            "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference"
-        ),
+        "shared": Refused("generator and verifier are two sets of weights: with one, each undoes the other's KL reference"),
     }
     overlap = ALLOWED
     published = {
@@ -134,9 +126,8 @@ class Tango(Recipe):
         alpha = self.compute_alpha(ctx.progress)
         notes = contribution_stats(outcome, process, alpha, [t.mask for t in solutions])
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
-        return self.train_batch(
-            "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
-        )
+        mixed = mix_advantages(outcome, process, alpha)
+        return self.train_batch("generator", solutions, advantages=mixed, sources=sources, notes=notes)
 
     def compute_alpha(self, progress: float) -> float:
         """Return the weight of the step advantage at this progress of the run."""
@@ -157,7 +148,7 @@ class Tango(Recipe):
         correct = np.array([labels[t.target.id] for t in checks])
         rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
         rewards = rewards if more is None else rewards + more
-        notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
+        notes = {"verifier_reward": mean(rewards) or 0.0}
         penalties = ctx.compute_kl_penalties(checks, estimator)
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])

@@ -23,6 +23,7 @@ from milonga.patterns.voting import label_correctness, tally_votes, winner_corre
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
+from milonga.tasks import Task
 from milonga.types import Floats, Problem, Rollouts, TrainBatch
 
 
@@ -53,9 +54,18 @@ class Ttrl(Recipe):
     granularity = "sequence"
     truth = "none"
     agents = {"generator": StepSolver}
+    pays_format = ("generator",)
     lead = "generator"
     overlap = Refused("votes take the place of answers: they must be those of the generator that learns, not of older ones")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
+    published = {
+        "turns": 625,
+        "batch": {"problems": 8, "rollouts": 32},
+        "sampling": {"max_tokens": 3072},
+        "policies": {
+            "generator": {"lr": 5e-7, "schedule": "cosine", "minibatches": 8, "objective": {"kl_coef": 0.001}},
+        },
+    }
     Options = TtrlOptions
     options: TtrlOptions
     measures = ("majority_share", "label_accuracy", "reward_accuracy", "known_accuracy")
@@ -65,6 +75,14 @@ class Ttrl(Recipe):
         self.votes = self.options.votes or 2 * self.group_size
         if self.votes < self.group_size:
             raise ConfigError(f"options.votes={self.votes} is less than batch.rollouts={self.group_size}: who learns votes too")
+
+    def check(self, task: Task) -> None:
+        asked, size = self.options.examples, task.size("train")
+        if asked is not None and size is not None and asked > size:
+            raise ConfigError(
+                f"options.examples={asked}, but task '{task.name}' has {size} problems to learn from; ask for fewer. "
+                "To learn on all questions of a test set, hold none of them out: task.dev_path=OTHER and task.test=0"
+            )
 
     def schedule(self) -> Schedule:
         return always("generator")
@@ -102,7 +120,8 @@ class Ttrl(Recipe):
             return list(range(count))
         solutions = ctx.ask("generator", ctx.task.draw_problems("train", 0, max(count, self.options.candidates)), self.votes)
         rewards, _ = self.compute_rewards(ctx, solutions)
-        distance = [abs(float(np.nanmean(rewards[rows])) - 0.5) for rows in group_rows(solutions.problem_ids)]
+        known = [mean(rewards[rows]) for rows in group_rows(solutions.problem_ids)]
+        distance = [1.0 if share is None else abs(share - 0.5) for share in known]
         return sorted(sorted(range(len(distance)), key=lambda index: distance[index])[:count])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:

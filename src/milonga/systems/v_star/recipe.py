@@ -119,7 +119,8 @@ class VStar(Recipe):
         """Store distinct solutions with their labels, and the preference pairs of each problem; nothing is learned yet."""
         problems = list({t.problem.id: t.problem for t in rollouts}.values())
         demonstrations = demonstrate_problems(ctx, "generator", problems) if self.options.demonstrations else Rollouts([])
-        known = [t for t in (*demonstrations, *rollouts) if not np.isnan(t.correct)]
+        # A truncated solution has no end, and would lose by that alone.
+        known = [t for t in (*demonstrations, *rollouts) if not np.isnan(t.correct) and t.finish != "length"]
         pool = self.state.setdefault("solutions", [])
         for problem in problems:
             mine = drop_duplicates([t for t in known if t.problem.id == problem.id])
