@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,16 +24,23 @@ from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     HELD_OUT,
     UNKNOWN,
-    find_held_out_functions,
+    Draft,
     make_question,
-    make_worked_example,
     run_drafts,
 )
 from milonga.systems.absolute_zero.proposals import PROPOSERS, SOLVERS, TaskMaker, compute_solve_rates
 from milonga.systems.absolute_zero.recipe import AbsoluteZero, compute_source_shares
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code, CodeOptions
-from milonga.tasks.code_questions import KINDS, Kind, Worked, is_one_function, make_question_data, remove_comments
+from milonga.tasks.code_questions import (
+    KINDS,
+    Kind,
+    Worked,
+    is_one_function,
+    make_question_data,
+    make_worked_example,
+    remove_comments,
+)
 from milonga.types import Grade, Problem, Rollout, Rollouts, TrainBatch
 from sandbox_helpers import opened
 from short import SHORT, assert_resumes
@@ -63,7 +73,7 @@ def recipe_of(p: Plan) -> AbsoluteZero:
 
 
 def said(task: Code, program: str, *inputs: str, longest: int = 400) -> Worked | str:
-    (found,) = run_drafts(task, [(program, inputs)], longest)
+    (found,) = run_drafts(task, [Draft(program, inputs)], longest)
     return found
 
 
@@ -102,14 +112,14 @@ def test_long_outputs_are_invalid_and_never_cut() -> None:
 
 def test_no_held_out_program_is_taken() -> None:
     programs = [f"sum(a)*{n}" for n in range(60)]
-    found = run_drafts(TASK, [(program, ("[1]",)) for program in programs], 400)
+    found = run_drafts(TASK, [Draft(program, ("[1]",)) for program in programs], 400)
     assert [ran == HELD_OUT for ran in found] == [assign_split(program) != "train" for program in programs]
     assert HELD_OUT in found
 
 
 def test_what_is_measured_on_cannot_be_proposed() -> None:
     for split in ("dev", "test"):
-        measured = find_held_out_functions(TASK, split, 4)  # type: ignore[arg-type]
+        measured = TASK.find_held_out_functions(split, 4)  # type: ignore[arg-type]
         assert len(measured) == 4
         for problem in measured:
             assert said(TASK, problem.answer, *make_worked_example(problem, "deduction", 6).inputs) == HELD_OUT
@@ -149,13 +159,73 @@ NOT_ONE = [
 def test_python_must_do_the_same_in_another_process() -> None:
     opened("isolated").close()  # or skipped
     task = Code(CodeOptions(dialect="python"))
-    drafts = [(source, ["[6, 4]"]) for source in [*STEADY, *SHAKY]]
+    drafts = [Draft(source, ["[6, 4]"]) for source in [*STEADY, *SHAKY]]
     found = run_drafts(task, drafts, 400)
     task.runner.sandbox.close()
     kept = [said for said in found if isinstance(said, Worked)]
     trained = [source for source in STEADY if assign_split(source) == "train"]
     assert [worked.program for worked in kept] == trained and trained
     assert all(isinstance(said, str) for said in found[len(STEADY) :])
+
+
+# Functions of a file.
+
+
+def mbpp(id: int) -> dict[str, Any]:
+    code = f"def add_{id}(n):\r\n    return n + {id}"
+    return {
+        "task_id": id,
+        "text": f"Add {id}.",
+        "code": code,
+        "test_list": [f"assert add_{id}({n}) == {n + id}" for n in range(6)],
+    }
+
+
+@pytest.fixture(scope="module")
+def from_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Code]:
+    """Functions in the form of MBPP: train, dev and test as published."""
+    opened("isolated").close()  # or skipped
+    path = tmp_path_factory.mktemp("data") / "mbpp.jsonl"
+    path.write_text("\n".join(json.dumps(mbpp(id)) for id in (*range(11, 21), *range(511, 521), *range(601, 621))))
+    task = Code(CodeOptions(dialect="python", path=str(path)))
+    yield task
+    task.runner.sandbox.close()
+
+
+def test_right_answers_about_functions_of_a_file_are_right(from_file: Code) -> None:
+    (problem,) = from_file.find_held_out_functions("dev", 1)
+    name, id = problem.data["entry"], int(problem.data["entry"][4:])
+    answers = {
+        "deduction": (str(id), "0"),
+        "abduction": ("1", "2"),
+        "induction": (problem.answer, problem.answer.replace(f"+ {id}", "+ 0")),
+    }
+    items = []
+    for kind, given in answers.items():
+        worked = make_worked_example(problem, kind, 6)  # type: ignore[arg-type]
+        question = make_question(ctx(plan()), kind, worked, "q", 3)  # type: ignore[arg-type]
+        assert question.data["entry"] == name and question.wants_program == (kind == "induction")
+        items += [(question, answer, ()) for answer in given]
+    assert [grade.correct for grade in from_file.grade_all(items)] == [True, False] * 3
+
+
+def test_of_a_file_only_what_it_holds_out_is_refused(from_file: Code) -> None:
+    held_out = [problem.answer for problem in from_file.draw_problems("test", 0, 10)]
+    programs = [f"def f(n):\n    return n + {n}" for n in range(30)]
+    found = run_drafts(from_file, [Draft(program, ("1",)) for program in programs], 400)
+    assert all(isinstance(ran, Worked) for ran in found), "of made-up functions a fifth is held out"
+    drafts = [Draft(program, ("1",), program[4:].partition("(")[0]) for program in held_out]
+    assert {*run_drafts(from_file, drafts, 400)} == {HELD_OUT}
+    assert len(from_file.find_held_out_functions("test", 99)) == 10, "and all of it can be measured on"
+
+
+def test_programs_of_a_file_keep_their_names_in_the_buffers(from_file: Code) -> None:
+    p = plan(proposer="task")
+    maker, here = recipe_of(p).make_task_maker(p.recipe.state), ctx(p)
+    maker.fill_from_task(Context(replace(here.run, task=from_file), 1, "generator"), 4, 1)
+    assert {item[4] for item in p.recipe.state["deduction"]} < {f"add_{id}" for id in range(601, 621)}
+    asked = maker.buffers.sample_program_prompts(here, 3)
+    assert all(f"def {problem.data['entry']}(" in problem.text for problem in asked)
 
 
 def test_what_the_sandbox_cannot_tell_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) ->
     p = plan(reward="share")
     one, programs = sample_rollouts(p)
     found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
-    monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items: found)
+    monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items, apart: found)
     (train_batch,) = p.recipe.credit(one, programs)
     assert signs(train_batch) == [1, 0, -1, 0]
 

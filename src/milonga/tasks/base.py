@@ -65,11 +65,7 @@ FACTS = Capability("facts", "keeps back parts of problems, which those of task '
 """Parts (facts) of its problems can be hidden until they are asked for."""
 DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
 """The task writes solutions itself."""
-CALLS = Capability(
-    "calls", "runs programs on calls, which not all tests of task '{task}' are; task.unreadable=skip leaves out what are none"
-)
-"""Programs are tested by calls with values: more calls can stand beside them."""
-CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, CALLS)
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS)
 """All of them, in the order in which they are checked."""
 
 
@@ -146,6 +142,11 @@ class Task(ABC):
         appearance; None stays None. Tasks whose grader accepts several forms of an answer override this with it."""
         seen: dict[str, int] = {}
         return [None if answer is None else seen.setdefault(answer.strip(), len(seen)) for answer in answers]
+
+    def is_held_out(self, text: str) -> bool:
+        """Whether a question that a model invented is kept for measuring. Where problems are made up, the hash that splits them
+        says so, of any text; tasks with rows of their own override this with those that they hold out."""
+        return assign_split(text) != "train"
 
     def size(self, split: Split) -> int | None:
         """The number of problems in a split; None if it is infinite. Indices wrap around after it."""

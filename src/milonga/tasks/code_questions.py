@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
+from milonga.tasks.code_python import build_source
 from milonga.tasks.code_words import infer_signature, render_arguments, render_value
 from milonga.types import Problem
 
@@ -22,6 +23,9 @@ Kind = Literal["deduction", "abduction", "induction"]
 KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
 ENTRY = "f"
 """What a Python function is called that somebody made up."""
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+PROGRAM = {"form": "program"}
+"""What tells solvers that the answer is a program: `Problem.wants_program`."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Worked:
     program: str
     inputs: tuple[str, ...]
     outputs: tuple[Canonical, ...]
+    entry: str = ENTRY
+    """The function that is called, in Python."""
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -41,14 +47,24 @@ class Worked:
         return len(self.inputs) > (told if kind == "induction" else 0)
 
 
+def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
+    """Make an example from a function of the task `code` as if somebody had proposed it: with one of its calls, or with
+    several. A function that is tested in other ways has none, and leaves no question."""
+    number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
+    calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
+    outputs = tuple(problem.data["outputs"][number])
+    return Worked(build_source(problem, problem.answer), calls, outputs, problem.data["entry"] or ENTRY)
+
+
 def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
     """Make the problem data by which a question's answer is graded. The first `told` pairs are shown, not tested."""
     if not worked.has_question(kind, told):
         raise ValueError(f"{kind}: nothing is left to ask of {len(worked.inputs)} pairs")
     arguments = [parse_arguments(given) for given in worked.inputs]
-    known = {"signature": infer_signature(arguments[0]), "entry": ENTRY}
+    known = {"signature": infer_signature(arguments[0]), "entry": worked.entry}
     if kind == "induction":
-        return known | {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
+        hidden = {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
+        return known | hidden | PROGRAM
     asks = "output" if kind == "deduction" else "input"
     return known | {"asks": asks, "program": worked.program, "outputs": list(worked.outputs[:1])}
 
@@ -82,14 +98,41 @@ def parse_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def is_one_function(source: str) -> bool:
-    """Whether a text is Python with exactly one function of its own, by the right name; constants and imports may stand
-    beside it."""
+    """Whether a text is Python with exactly one function of its own, called `ENTRY`; constants and imports may stand beside
+    it."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    functions = [node for node in body if isinstance(node, DEFINITIONS)]
     return len(functions) == 1 and isinstance(functions[0], ast.FunctionDef) and functions[0].name == ENTRY
+
+
+def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
+    """Split a program from the statements beside its definitions that only use its function, as models write examples of use.
+    Return it, and the arguments of the last such call; None if there is none with positional arguments."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source, None
+    lines: list[str | None] = list(source.split("\n"))
+    given = None
+    for node in body:
+        calls = [] if isinstance(node, DEFINITIONS) else _find_calls(node, entry)
+        if calls:
+            lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+            given = _render_call(source, calls[-1]) or given
+    return "\n".join(line for line in lines if line is not None).strip("\n"), given
+
+
+def _find_calls(node: ast.stmt, entry: str) -> list[ast.Call]:
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == entry]
+
+
+def _render_call(source: str, call: ast.Call) -> str | None:
+    """Render the arguments of a call as they stand in the source; None if some are named."""
+    return None if call.keywords else ", ".join(ast.get_source_segment(source, part) or "" for part in call.args)
 
 
 def remove_comments(source: str) -> str:

@@ -1,43 +1,46 @@
 """Programs that the agents propose: running them, making questions about them, and held-out ones for measurement.
 
-A program counts if it can be parsed, runs on its inputs, gives the same in another process, and has short outputs. A program
-whose text falls into a held-out split is never taken: the agents are measured on those.
+A program counts if it can be parsed, runs on its inputs, gives the same in another process, and has short outputs. A held-out
+program is never taken: the agents are measured on those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from milonga.context import Context
 from milonga.systems.absolute_zero.roles import Inputs, Program, Question
-from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import extract_source
 from milonga.tasks.code_questions import ENTRY, Kind, Worked, is_one_function, make_question_data, parse_call
-from milonga.tasks.code_words import infer_signature, render_arguments, render_value
-from milonga.types import Problem, Rollout, Split
+from milonga.tasks.code_words import infer_signature, render_value
+from milonga.types import Problem, Rollout
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
 VOID = (UNKNOWN, HELD_OUT)
 """Reasons to leave a proposal out, rather than to penalise its proposer."""
-SCANNED = 40
-"""Held-out functions that are looked at for each one that is measured on; about a tenth of them are usable."""
-Draft = tuple[str, Sequence[str]]
-"""A program and its inputs, as proposed."""
+
+
+class Draft(NamedTuple):
+    """A program and its inputs, as proposed, and the name of its function."""
+
+    program: str
+    inputs: Sequence[str]
+    entry: str = ENTRY
 
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
     calls = [_parse_calls(task, *draft) for draft in drafts]
     runs = [
-        (_make_call_problem(found), _extract_program_source(task, program), [arguments for _, arguments in found])
-        for (program, _), found in zip(drafts, calls, strict=True)
+        (_make_call_problem(found, entry), _extract_program_source(task, program), [arguments for _, arguments in found])
+        for (program, _, entry), found in zip(drafts, calls, strict=True)
         if not isinstance(found, str)
     ]
     results = iter(task.run_programs(runs, twice=True))
     out: list[Worked | str] = []
-    for (program, _), found in zip(drafts, calls, strict=True):
+    for (program, _, entry), found in zip(drafts, calls, strict=True):
         if isinstance(found, str):
             out.append(found)
             continue
@@ -45,7 +48,7 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
         outputs = tuple(value for value in values or () if value is not None and len(render_value(value)) <= longest)
         if values is None or len(outputs) == len(values):
             texts = tuple(text for text, _ in found)
-            out.append(UNKNOWN if values is None else Worked(_extract_program_source(task, program), texts, outputs))
+            out.append(UNKNOWN if values is None else Worked(_extract_program_source(task, program), texts, outputs, entry))
         else:
             out.append("it does not run, not the same twice, or gives too much")
     return out
@@ -56,7 +59,7 @@ def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
     return [worked for worked in found if isinstance(worked, Worked)]
 
 
-def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
+def _parse_calls(task: Code, program: str, inputs: Sequence[str], entry: str) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
     found = [parse_call(given) for given in inputs]
     calls = [call for call in found if call is not None]
@@ -65,9 +68,9 @@ def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[
     names = {infer_signature(arguments) for _, arguments in calls}
     if task.tiny and (len(names) > 1 or len(set(name := names.pop())) < len(name)):
         return "its inputs are not of one signature"
-    if not task.tiny and not is_one_function(_extract_program_source(task, program)):
+    if not task.tiny and entry == ENTRY and not is_one_function(_extract_program_source(task, program)):
         return f"it is not one function called {ENTRY}"
-    return calls if assign_split(_extract_program_source(task, program)) == "train" else HELD_OUT
+    return HELD_OUT if task.holds_out_program(_extract_program_source(task, program)) else calls
 
 
 def _extract_program_source(task: Code, program: str) -> str:
@@ -75,9 +78,9 @@ def _extract_program_source(task: Code, program: str) -> str:
     return program.strip() if task.tiny else extract_source(program)
 
 
-def _make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
+def _make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]], entry: str) -> Problem:
     """Make the problem for which the task runs calls: it takes signature and entry from a problem."""
-    return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": ENTRY})
+    return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": entry})
 
 
 def make_question(ctx: Context, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
@@ -102,27 +105,6 @@ def extract_draft(proposal: Rollout) -> Draft:
     """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
     data = proposal.problem.data
     if "program" in data:
-        return data["program"], proposal.parsed.get(Inputs).inputs
+        return Draft(data["program"], proposal.parsed.get(Inputs).inputs, data["entry"])
     drafted = proposal.parsed.get(Program)
-    return drafted.program, (drafted.input,)
-
-
-def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
-    """Make an example from a function of the task as if an agent had proposed it: with one of its calls, or with several."""
-    number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
-    calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
-    return Worked(problem.answer, calls, tuple(problem.data["outputs"][number]))
-
-
-def find_held_out_functions(task: Code, split: Split, count: int) -> list[Problem]:
-    """Find `count` functions of a held-out split with a reference program that no agent may propose."""
-    size = task.size(split)
-    most = SCANNED * count if size is None else min(size, SCANNED * count)
-    found: list[Problem] = []
-    for index in range(most):
-        problem = task.problem(split, index)
-        if problem.answer and assign_split(problem.answer) == split:
-            found.append(problem)
-        if len(found) == count:
-            break
-    return found
+    return Draft(drafted.program, (drafted.input,))

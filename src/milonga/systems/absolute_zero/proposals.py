@@ -18,16 +18,15 @@ from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     UNKNOWN,
     VOID,
+    Draft,
     extract_draft,
     filter_valid,
-    find_held_out_functions,
+    is_terse,
     make_question,
-    make_worked_example,
     run_drafts,
 )
-from milonga.tasks.base import assign_split
 from milonga.tasks.code import get_code_task
-from milonga.tasks.code_questions import KINDS, Kind, Worked, remove_comments
+from milonga.tasks.code_questions import KINDS, Kind, Worked, make_worked_example, remove_comments
 from milonga.types import Problem, Rollout, Rollouts
 
 PROPOSERS: dict[Kind, str] = {kind: f"{kind}_proposer" for kind in KINDS}
@@ -93,7 +92,8 @@ class TaskMaker:
 
     def fill_from_task(self, ctx: Context, count: int, turn: int) -> None:
         """Add the task's own functions to the buffers, in place of proposals."""
-        problems = [problem for problem in ctx.problems(count) if assign_split(problem.answer) == "train"]
+        task = get_code_task(ctx.task)
+        problems = [one for one in ctx.problems(count) if one.answer and not task.holds_out_program(one.answer)]
         for kind in KINDS:
             found = [make_worked_example(problem, kind, self.options.inputs) for problem in problems]
             self.buffers.admit(kind, [worked for worked in found if worked.has_question(kind, self.options.shown)], turn)
@@ -109,7 +109,7 @@ class TaskMaker:
 
     def make_held_out_questions(self, ctx: Context, count: int) -> dict[Kind, list[Problem]]:
         """Return the solver's held-out questions, about `count` programs that nobody may propose."""
-        o, problems = self.options, find_held_out_functions(get_code_task(ctx.task), ctx.split, count)
+        o, problems = self.options, get_code_task(ctx.task).find_held_out_functions(ctx.split, count)
         known = {kind: [make_worked_example(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
         return {
             kind: [
@@ -121,11 +121,12 @@ class TaskMaker:
     def run_proposals(self, ctx: Context, proposals: Rollouts, bare: bool = False) -> list[Worked | str]:
         """Execute each proposal. Return its program with inputs and outputs, or why it is not valid. `bare` strips comments."""
         o, drafts = self.options, []
+        least = o.inputs if is_terse(ctx) else o.shown + 1
         for proposal in proposals:
-            program, inputs = extract_draft(proposal) if proposal.parsed.is_valid else ("", ())
-            enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
-            kept = remove_comments(program) if bare or o.strip_comments else program
-            drafts.append((kept, inputs if enough else ()))
+            draft = extract_draft(proposal) if proposal.parsed.is_valid else Draft("", ())
+            enough = "program" not in proposal.problem.data or least <= len(draft.inputs) <= o.inputs
+            kept = remove_comments(draft.program) if bare or o.strip_comments else draft.program
+            drafts.append(Draft(kept, draft.inputs if enough else (), draft.entry))
         return run_drafts(get_code_task(ctx.task), drafts, o.longest)
 
     def probe_proposals(self, ctx: Context, kind: Kind, count: int) -> tuple[Rollouts, dict[str, Worked], Rollouts]:

@@ -29,7 +29,6 @@ from milonga.systems.absolute_zero.proposals import (
     compute_solve_rates,
 )
 from milonga.systems.absolute_zero.roles import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
-from milonga.tasks.base import CALLS
 from milonga.tasks.code import get_code_task
 from milonga.tasks.code_questions import KINDS, Kind
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
@@ -83,7 +82,6 @@ class AbsoluteZero(Recipe):
     """The generator writes programs from a description in words. It is measured, and never sampled in training."""
     lead = "generator"
     tasks = ("code",)
-    needs = {CALLS}
     bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE}
     Options = AbsoluteZeroOptions
     options: AbsoluteZeroOptions
