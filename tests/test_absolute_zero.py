@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     HELD_OUT,
     UNKNOWN,
-    Draft,
     make_question,
     run_drafts,
 )
@@ -40,6 +38,7 @@ from milonga.tasks.code_questions import (
     make_question_data,
     make_worked_example,
     remove_comments,
+    rename_function,
 )
 from milonga.types import Grade, Problem, Rollout, Rollouts, TrainBatch
 from sandbox_helpers import opened
@@ -73,7 +72,7 @@ def recipe_of(p: Plan) -> AbsoluteZero:
 
 
 def said(task: Code, program: str, *inputs: str, longest: int = 400) -> Worked | str:
-    (found,) = run_drafts(task, [Draft(program, inputs)], longest)
+    (found,) = run_drafts(task, [(program, inputs)], longest)
     return found
 
 
@@ -112,7 +111,7 @@ def test_long_outputs_are_invalid_and_never_cut() -> None:
 
 def test_no_held_out_program_is_taken() -> None:
     programs = [f"sum(a)*{n}" for n in range(60)]
-    found = run_drafts(TASK, [Draft(program, ("[1]",)) for program in programs], 400)
+    found = run_drafts(TASK, [(program, ("[1]",)) for program in programs], 400)
     assert [ran == HELD_OUT for ran in found] == [assign_split(program) != "train" for program in programs]
     assert HELD_OUT in found
 
@@ -159,7 +158,7 @@ NOT_ONE = [
 def test_python_must_do_the_same_in_another_process() -> None:
     opened("isolated").close()  # or skipped
     task = Code(CodeOptions(dialect="python"))
-    drafts = [Draft(source, ["[6, 4]"]) for source in [*STEADY, *SHAKY]]
+    drafts = [(source, ["[6, 4]"]) for source in [*STEADY, *SHAKY]]
     found = run_drafts(task, drafts, 400)
     task.runner.sandbox.close()
     kept = [said for said in found if isinstance(said, Worked)]
@@ -194,38 +193,32 @@ def from_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Code]:
 
 def test_right_answers_about_functions_of_a_file_are_right(from_file: Code) -> None:
     (problem,) = from_file.find_held_out_functions("dev", 1)
-    name, id = problem.data["entry"], int(problem.data["entry"][4:])
-    answers = {
-        "deduction": (str(id), "0"),
-        "abduction": ("1", "2"),
-        "induction": (problem.answer, problem.answer.replace(f"+ {id}", "+ 0")),
-    }
+    id = int(problem.data["entry"][4:])
+    program = f"def f(n):\n    return n + {id}"
+    answers = {"deduction": (str(id), "0"), "abduction": ("1", "2"), "induction": (program, program.replace(str(id), "0"))}
     items = []
     for kind, given in answers.items():
         worked = make_worked_example(problem, kind, 6)  # type: ignore[arg-type]
+        assert worked.program == program, "its own name would tell what it does"
         question = make_question(ctx(plan()), kind, worked, "q", 3)  # type: ignore[arg-type]
-        assert question.data["entry"] == name and question.wants_program == (kind == "induction")
+        assert question.wants_program == (kind == "induction")
         items += [(question, answer, ()) for answer in given]
     assert [grade.correct for grade in from_file.grade_all(items)] == [True, False] * 3
 
 
 def test_of_a_file_only_what_it_holds_out_is_refused(from_file: Code) -> None:
-    held_out = [problem.answer for problem in from_file.draw_problems("test", 0, 10)]
     programs = [f"def f(n):\n    return n + {n}" for n in range(30)]
-    found = run_drafts(from_file, [Draft(program, ("1",)) for program in programs], 400)
-    assert all(isinstance(ran, Worked) for ran in found), "of made-up functions a fifth is held out"
-    drafts = [Draft(program, ("1",), program[4:].partition("(")[0]) for program in held_out]
-    assert {*run_drafts(from_file, drafts, 400)} == {HELD_OUT}
-    assert len(from_file.find_held_out_functions("test", 99)) == 10, "and all of it can be measured on"
+    found = run_drafts(from_file, [(program, ("1",)) for program in programs], 400)
+    kept = {program for program, ran in zip(programs, found, strict=True) if isinstance(ran, Worked)}
+    assert {*programs} - kept == {f"def f(n):\n    return n + {n}" for n in range(11, 21)}, "the test functions, renamed"
+    assert len(from_file.find_held_out_functions("test", 99)) == 10, "and all of them can be measured on"
 
 
-def test_programs_of_a_file_keep_their_names_in_the_buffers(from_file: Code) -> None:
-    p = plan(proposer="task")
-    maker, here = recipe_of(p).make_task_maker(p.recipe.state), ctx(p)
-    maker.fill_from_task(Context(replace(here.run, task=from_file), 1, "generator"), 4, 1)
-    assert {item[4] for item in p.recipe.state["deduction"]} < {f"add_{id}" for id in range(601, 621)}
-    asked = maker.buffers.sample_program_prompts(here, 3)
-    assert all(f"def {problem.data['entry']}(" in problem.text for problem in asked)
+def test_a_function_is_renamed_where_it_can_be() -> None:
+    source = "def add(n):\n    'add, not f'\n    return add(n - 1) if n else 0"
+    assert rename_function(source, "add") == source.replace("add(", "f(")
+    assert rename_function("def add(f):\n    return f", "add") is None and rename_function("def add(:", "add") is None
+    assert rename_function("n+1", "") == "n+1" and rename_function("def f(f): return f", "f") == "def f(f): return f"
 
 
 def test_what_the_sandbox_cannot_tell_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from milonga.tasks.base import (
 )
 from milonga.tasks.code_data import FunctionParser, FunctionRow, Test, render_test
 from milonga.tasks.code_python import PythonRunner, Ran, build_source, find_blocks
-from milonga.tasks.code_questions import ENTRY, PROGRAM, parse_output, plan_run
+from milonga.tasks.code_questions import ENTRY, PROGRAM, parse_output, plan_run, rename_function
 from milonga.tasks.code_tests import judge_outcomes, plan_programs
 from milonga.tasks.code_words import (
     FAMILIES,
@@ -195,9 +195,14 @@ class Code(Task):
 
     @cached_property
     def _right_programs(self) -> dict[Split, frozenset[str]]:
-        """The normalised right programs of each split of a file."""
+        """The normalised right programs of each held-out split of a file: as they are, and as a proposer would name them."""
         assert self.rows is not None
-        return {split: frozenset(normalise_text(row.answer) for row in self.rows.rows[split]) for split in HELD_OUT}
+        found: dict[Split, frozenset[str]] = {}
+        for split in HELD_OUT:
+            rows = [row for row in self.rows.rows[split] if isinstance(row, FunctionRow)]
+            programs = [text for row in rows for text in (row.answer, rename_function(row.before + row.answer, row.entry))]
+            found[split] = frozenset(normalise_text(text) for text in programs if text)
+        return found
 
     @property
     def levels(self) -> tuple[int, ...]:

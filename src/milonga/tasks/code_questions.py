@@ -35,8 +35,6 @@ class Worked:
     program: str
     inputs: tuple[str, ...]
     outputs: tuple[Canonical, ...]
-    entry: str = ENTRY
-    """The function that is called, in Python."""
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -49,11 +47,32 @@ class Worked:
 
 def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
     """Make an example from a function of the task `code` as if somebody had proposed it: with one of its calls, or with
-    several. A function that is tested in other ways has none, and leaves no question."""
+    several, and with the name of any such function, since its own may tell what it does. What is not tested by calls, or cannot
+    be renamed, has no calls, and leaves no question."""
     number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
+    program = rename_function(build_source(problem, problem.answer), problem.data["entry"])
+    if program is None:
+        return Worked("", (), ())
     calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
-    outputs = tuple(problem.data["outputs"][number])
-    return Worked(build_source(problem, problem.answer), calls, outputs, problem.data["entry"] or ENTRY)
+    return Worked(program, calls, tuple(problem.data["outputs"][number]))
+
+
+def rename_function(source: str, name: str) -> str | None:
+    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, or the source cannot
+    be read. A program of the tiny dialect has no name, and stays as it is."""
+    if name in ("", ENTRY):
+        return source
+    try:
+        tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.NAME]
+    except (tokenize.TokenError, SyntaxError):
+        return None
+    if any(token.string == ENTRY for token in tokens):
+        return None
+    lines = source.split("\n")
+    for token in reversed([token for token in tokens if token.string == name]):
+        row, column = token.start
+        lines[row - 1] = lines[row - 1][:column] + ENTRY + lines[row - 1][column + len(name) :]
+    return "\n".join(lines)
 
 
 def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
@@ -61,7 +80,7 @@ def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
     if not worked.has_question(kind, told):
         raise ValueError(f"{kind}: nothing is left to ask of {len(worked.inputs)} pairs")
     arguments = [parse_arguments(given) for given in worked.inputs]
-    known = {"signature": infer_signature(arguments[0]), "entry": worked.entry}
+    known = {"signature": infer_signature(arguments[0]), "entry": ENTRY}
     if kind == "induction":
         hidden = {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
         return known | hidden | PROGRAM

@@ -20,8 +20,7 @@ IDENTITY = {True: ("a", "[3,1,2]"), False: (f"def {ENTRY}(a):\n    return a", "[
 
 @dataclass(frozen=True)
 class Buffers:
-    """The buffer of each kind, inside the state of the recipe: program, inputs, outputs, the turn it was added in, and the
-    function's name.
+    """The buffer of each kind, inside the state of the recipe: program, inputs, outputs, and the turn it was added in.
 
     Entries are unique. Only the newest `keep` stay.
     """
@@ -38,7 +37,7 @@ class Buffers:
         for worked in found:
             if (name := (worked.program, *worked.inputs)) not in known:
                 known.add(name)
-                items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn, worked.entry]]
+                items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn]]
         self.state[kind] = items[-self.keep :]
 
     def draw(self, kind: Kind, ctx: Context, count: int, fresh_first: bool) -> list[Worked]:
@@ -65,14 +64,13 @@ class Buffers:
         """Sample `count` prompts for the proposer of inputs, each with a program of the other two buffers."""
         rng = ctx.rng("programs")
         items = [*self.state["deduction"], *self.state["abduction"]]
-        drawn = [_parse_worked(rng.choice(items)) for _ in range(count)]
-        data = [{"program": worked.program, "entry": worked.entry} for worked in drawn]
-        return [Problem(f"induction/{n}", each["program"], "", each) for n, each in enumerate(data)]
+        drawn = [_parse_worked(rng.choice(items)).program for _ in range(count)]
+        return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]
 
 
 def _parse_worked(item: Sequence[Any]) -> Worked:
     """Convert a buffer entry back to a program with its inputs and outputs."""
-    return Worked(item[0], tuple(item[1]), tuple(item[2]), *item[4:])  # a checkpoint of before has no name
+    return Worked(item[0], tuple(item[1]), tuple(item[2]))
 
 
 def make_initial_state(tiny: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ program is never taken: the agents are measured on those.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from milonga.context import Context
 from milonga.systems.absolute_zero.roles import Inputs, Program, Question
@@ -22,25 +22,21 @@ VOID = (UNKNOWN, HELD_OUT)
 """Reasons to leave a proposal out, rather than to penalise its proposer."""
 
 
-class Draft(NamedTuple):
-    """A program and its inputs, as proposed, and the name of its function."""
-
-    program: str
-    inputs: Sequence[str]
-    entry: str = ENTRY
+Draft = tuple[str, Sequence[str]]
+"""A program and its inputs, as proposed."""
 
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
     calls = [_parse_calls(task, *draft) for draft in drafts]
     runs = [
-        (_make_call_problem(found, entry), _extract_program_source(task, program), [arguments for _, arguments in found])
-        for (program, _, entry), found in zip(drafts, calls, strict=True)
+        (_make_call_problem(found), _extract_program_source(task, program), [arguments for _, arguments in found])
+        for (program, _), found in zip(drafts, calls, strict=True)
         if not isinstance(found, str)
     ]
     results = iter(task.run_programs(runs, twice=True))
     out: list[Worked | str] = []
-    for (program, _, entry), found in zip(drafts, calls, strict=True):
+    for (program, _), found in zip(drafts, calls, strict=True):
         if isinstance(found, str):
             out.append(found)
             continue
@@ -48,7 +44,7 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
         outputs = tuple(value for value in values or () if value is not None and len(render_value(value)) <= longest)
         if values is None or len(outputs) == len(values):
             texts = tuple(text for text, _ in found)
-            out.append(UNKNOWN if values is None else Worked(_extract_program_source(task, program), texts, outputs, entry))
+            out.append(UNKNOWN if values is None else Worked(_extract_program_source(task, program), texts, outputs))
         else:
             out.append("it does not run, not the same twice, or gives too much")
     return out
@@ -59,7 +55,7 @@ def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
     return [worked for worked in found if isinstance(worked, Worked)]
 
 
-def _parse_calls(task: Code, program: str, inputs: Sequence[str], entry: str) -> list[tuple[str, tuple[Any, ...]]] | str:
+def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
     found = [parse_call(given) for given in inputs]
     calls = [call for call in found if call is not None]
@@ -68,7 +64,7 @@ def _parse_calls(task: Code, program: str, inputs: Sequence[str], entry: str) ->
     names = {infer_signature(arguments) for _, arguments in calls}
     if task.tiny and (len(names) > 1 or len(set(name := names.pop())) < len(name)):
         return "its inputs are not of one signature"
-    if not task.tiny and entry == ENTRY and not is_one_function(_extract_program_source(task, program)):
+    if not task.tiny and not is_one_function(_extract_program_source(task, program)):
         return f"it is not one function called {ENTRY}"
     return HELD_OUT if task.holds_out_program(_extract_program_source(task, program)) else calls
 
@@ -78,9 +74,9 @@ def _extract_program_source(task: Code, program: str) -> str:
     return program.strip() if task.tiny else extract_source(program)
 
 
-def _make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]], entry: str) -> Problem:
+def _make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
     """Make the problem for which the task runs calls: it takes signature and entry from a problem."""
-    return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": entry})
+    return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": ENTRY})
 
 
 def make_question(ctx: Context, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
@@ -105,6 +101,6 @@ def extract_draft(proposal: Rollout) -> Draft:
     """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
     data = proposal.problem.data
     if "program" in data:
-        return Draft(data["program"], proposal.parsed.get(Inputs).inputs, data["entry"])
+        return data["program"], proposal.parsed.get(Inputs).inputs
     drafted = proposal.parsed.get(Program)
-    return Draft(drafted.program, (drafted.input,))
+    return drafted.program, (drafted.input,)

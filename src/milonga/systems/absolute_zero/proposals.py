@@ -18,7 +18,6 @@ from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     UNKNOWN,
     VOID,
-    Draft,
     extract_draft,
     filter_valid,
     is_terse,
@@ -123,10 +122,10 @@ class TaskMaker:
         o, drafts = self.options, []
         least = o.inputs if is_terse(ctx) else o.shown + 1
         for proposal in proposals:
-            draft = extract_draft(proposal) if proposal.parsed.is_valid else Draft("", ())
-            enough = "program" not in proposal.problem.data or least <= len(draft.inputs) <= o.inputs
-            kept = remove_comments(draft.program) if bare or o.strip_comments else draft.program
-            drafts.append(Draft(kept, draft.inputs if enough else (), draft.entry))
+            program, inputs = extract_draft(proposal) if proposal.parsed.is_valid else ("", ())
+            enough = "program" not in proposal.problem.data or least <= len(inputs) <= o.inputs
+            kept = remove_comments(program) if bare or o.strip_comments else program
+            drafts.append((kept, inputs if enough else ()))
         return run_drafts(get_code_task(ctx.task), drafts, o.longest)
 
     def probe_proposals(self, ctx: Context, kind: Kind, count: int) -> tuple[Rollouts, dict[str, Worked], Rollouts]:

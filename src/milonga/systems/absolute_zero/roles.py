@@ -25,8 +25,8 @@ def render_prompt(role: Role, mark: str, problem: Problem, **own: object) -> Pro
     """Render the prompt of a role here: its mark and the problem in the terse dialect, else its template."""
     if role.dialect == "terse":
         return (Part(mark), Part(problem.text, foreign=True), Part("\n"))
-    foreign = {"problem": problem.text, "entry": str(problem.data.get("entry", ENTRY))}
-    return load_packaged_prompt(role.name, __package__).render(foreign, tagged=role.dialect == "tagged", **own)
+    template, tagged = load_packaged_prompt(role.name, __package__), role.dialect == "tagged"
+    return template.render({"problem": problem.text}, entry=ENTRY, tagged=tagged, **own)
 
 
 class Reasoner(StepSolver):
