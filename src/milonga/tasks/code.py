@@ -153,7 +153,7 @@ class Code(Task):
         self.tiny = o.dialect == "tiny"
         self.knows_steps = self.tiny
         self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
-        self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
+        self.runner = PythonRunner(Limits(cpu_s=o.cpu_s, wall_s=max(5.0, 5 * o.cpu_s)), o.isolation, o.allow_weak_isolation)
         self.rows = _load_file_rows(o) if o.path is not None else None
         self.order = (
             {} if self.rows is None else {split: _shuffle_order(self.rows.rows[split], o.seed, split) for split in SPLITS}

@@ -50,11 +50,6 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
     return out
 
 
-def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
-    """Filter the programs that count."""
-    return [worked for worked in found if isinstance(worked, Worked)]
-
-
 def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
     found = [parse_call(given) for given in inputs]

@@ -19,7 +19,6 @@ from milonga.systems.absolute_zero.programs import (
     UNKNOWN,
     VOID,
     extract_draft,
-    filter_valid,
     is_terse,
     make_question,
     run_drafts,
@@ -81,13 +80,14 @@ class TaskMaker:
             asked = ctx.ask(
                 PROPOSERS["deduction"], self.buffers.sample_reference_prompts("deduction", ctx, count, o.references)
             )
-            found = filter_valid(self.run_proposals(ctx, asked, bare=True))
+            found = [ran for ran in self.run_proposals(ctx, asked, bare=True) if isinstance(ran, Worked)]
             for kind in ("deduction", "abduction"):
                 self.buffers.admit(kind, found, 0)
             if self.buffers.size("deduction") >= o.seeds * count:
                 break
         asked = ctx.ask(PROPOSERS["induction"], self.buffers.sample_program_prompts(ctx, count))
-        self.buffers.admit("induction", filter_valid(self.run_proposals(ctx, asked)), 0)
+        found = [ran for ran in self.run_proposals(ctx, asked) if isinstance(ran, Worked)]
+        self.buffers.admit("induction", found, 0)
 
     def fill_from_task(self, ctx: Context, count: int, turn: int) -> None:
         """Add the task's own functions to the buffers, in place of proposals."""

@@ -86,6 +86,14 @@ class AbsoluteZero(Recipe):
     Options = AbsoluteZeroOptions
     options: AbsoluteZeroOptions
     defaults = {"task": {"name": "code"}, "binding": "shared", "policies": {"generator": {"minibatches": 3}}}
+    published = {
+        "turns": 500,
+        "task": {"cpu_s": 10},
+        "batch": {"problems": 64},
+        "sampling": {"max_tokens": 8096},
+        "policies": {"generator": {"lr": 1e-6, "objective": {"entropy_coef": 0.001}}},
+        "options": {"references": 6, "inputs": 10, "shown": 5},
+    }
     measures = (
         *(f"{kind}/accuracy" for kind in KINDS),
         "solver/accuracy",

@@ -124,8 +124,8 @@ class ProgramProposer(Role):
             program, mark, given = text.partition("\n#")
             found = bool(mark and program.strip() and given.strip()) and "\n" not in program and "\n" not in given
         else:
-            tags = [tag.body.strip() for name in ("program", "input") for tag in find_tags(text, name)[-1:]]
-            program, given = tags if len(tags) == 2 else ("", "")
+            last = {name: find_tags(text, name)[-1:] for name in ("program", "input")}
+            program, given = ("".join(tag.body for tag in tags).strip() for tags in last.values())
             found = bool(program and given)
         return Parsed(Program(program, given), 1.0) if found else Parsed(Program("", ""), 0.0, "not one program and one input")
 
@@ -142,8 +142,9 @@ def _parse_plain_program(text: str) -> Parsed:
     if not blocks:
         return Parsed(Program("", ""), 0.0, f"no code block with a function called {ENTRY}")
     program, used = split_usage(blocks[-1])
-    found = [(given, asked) for each, asked in find_named(text, "input") if (given := clean_arguments(each)) is not None]
-    given, asked = next(iter(found), (clean_arguments(used or ""), False))
+    found = [(clean_arguments(each), asked) for each, asked in find_named(text, "input")]
+    likely = [*(pair for pair in found if pair[1]), (clean_arguments(used or ""), False), *found]
+    given, asked = next((pair for pair in likely if pair[0] is not None), (None, False))
     if given is None:
         return Parsed(Program("", ""), LOOSE_FORMAT / 2, "a program without an input")
     return Parsed(Program(program, given), 1.0 if asked else LOOSE_FORMAT)
@@ -155,10 +156,8 @@ class InputProposer(Role):
 
     name = "prober"
     judges = False
-    count: int = 6
-    """How many of them."""
 
-    def __init__(self, dialect: Dialect, count: int = count) -> None:
+    def __init__(self, dialect: Dialect, count: int = 6) -> None:
         super().__init__(dialect)
         self.count = count
 
@@ -173,10 +172,11 @@ class InputProposer(Role):
         if self.dialect == "plain":
             return self._parse_plain(drop_thought(text))
         tagged = find_tags(text, "inputs")[-1:]
-        parts = text.split(";") if self.dialect == "terse" else tagged[0].body.splitlines() if tagged else []
+        if self.dialect == "terse":
+            parts = text.split(";") if "\n" not in text else []
+        else:
+            parts = [line for tag in tagged for line in tag.body.splitlines()]
         found = tuple(part.strip() for part in parts if part.strip())
-        if "\n" in text and self.dialect == "terse":
-            found = ()
         return Parsed(Inputs(found), 1.0) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
 
     def _parse_plain(self, text: str) -> Parsed:
@@ -195,22 +195,22 @@ class InputProposer(Role):
         return ";".join(inputs) if self.dialect == "terse" else "<inputs>\n" + "\n".join(inputs) + "\n</inputs>"
 
 
-def fence_program(program: str) -> str:
-    """Put a program into a code block."""
-    return f"Program:\n```python\n{program}\n```"
-
-
 @dataclass(frozen=True)
 class Question:
-    """Renders the texts of questions in a dialect."""
+    """Renders the texts of questions in a dialect: terse, or with each part in a code block."""
 
     terse: bool
 
     def render_deduction(self, program: str, given: str) -> str:
-        return f"{program}\n{given}" if self.terse else f"{fence_program(program)}\n\nInput:\n```input\n{given}\n```"
+        return self._render_parts(program, "input", given)
 
     def render_abduction(self, program: str, output: str) -> str:
-        return f"{program}\n{output}" if self.terse else f"{fence_program(program)}\n\nOutput:\n```output\n{output}\n```"
+        return self._render_parts(program, "output", output)
+
+    def _render_parts(self, program: str, name: str, value: str) -> str:
+        if self.terse:
+            return f"{program}\n{value}"
+        return f"Program:\n```python\n{program}\n```\n\n{name.capitalize()}:\n```{name}\n{value}\n```"
 
     def render_induction(self, pairs: Sequence[tuple[str, str]]) -> str:
         if self.terse:

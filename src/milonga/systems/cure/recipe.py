@@ -72,6 +72,13 @@ class Cure(Recipe):
         "batch": {"rollouts": 16},
         "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "zscore_population", "kl_coef": 0.01}}},
     }
+    published = {
+        "turns": 350,
+        "batch": {"problems": 100},
+        "sampling": {"max_tokens": 8192},
+        "policies": {"generator": {"lr": 1e-6}},
+        "options": {"format_fail_value": 0.0},
+    }
     measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")
 
     def schedule(self) -> Schedule:

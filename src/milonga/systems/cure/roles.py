@@ -15,7 +15,7 @@ from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, par
 from milonga.tasks.base import Task
 from milonga.tasks.code import restore_row
 from milonga.tasks.code_data import parse_written_tests
-from milonga.tasks.code_words import draw_arguments, render_arguments, render_value
+from milonga.tasks.code_words import corrupt_result, draw_arguments, render_arguments, render_value
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 TAGGED = re.compile(r"\s*<think>.*?</think>\s*<input>.*</input>\s*<output>.*</output>\s*", re.DOTALL)
@@ -99,7 +99,7 @@ class Tester(Role):
                 break
         values = [render_value(value) for value in found]
         if rng.random() < self.noise:
-            values[-1] = _corrupt_result(values[-1], rng)
+            values[-1] = corrupt_result(values[-1], rng)
         return None, self.write(render_arguments(arguments), values[:-1], values[-1])
 
 
@@ -142,12 +142,3 @@ def _make_either(given: str, expected: str) -> UnitTest:
     arguments, result = clean_arguments(given), clean_literal(expected)
     call = NOTHING if arguments is None or result is None else _make_call(arguments, result)
     return replace(call, stdin=given.strip() + "\n", printed=expected.strip())
-
-
-def _corrupt_result(text: str, rng: random.Random) -> str:
-    """Return a result that is slightly wrong."""
-    numbers = list(re.finditer(r"\d+", text))
-    if numbers:
-        one = rng.choice(numbers)
-        return f"{text[: one.start()]}{abs(int(one[0]) + rng.choice((-2, -1, 1, 2)))}{text[one.end() :]}"
-    return {"[]": "[0]", "''": "'a'", "True": "False", "False": "True"}.get(text) or f"'{text[1:-1][::-1]}a'"
