@@ -22,7 +22,7 @@ from milonga.runfolder.files import JsonLines
 from milonga.types import Problem, Rollout, Rollouts
 from sandbox_helpers import opened
 
-RIGHT = "We add.\n\n```python\ndef add(n, m):\n    return n + m\n```"
+RIGHT = "We add.\n\n```python\ndef add(n, m):\n    '} would close a box'\n    return n + m\n```"
 WRONG = "<think>Is it a product?</think>\nIt multiplies.\n\n```python\ndef add(n, m):\n    return n * m\n```"
 SAID: dict[str, Sequence[str]] = {
     "generator": [RIGHT, WRONG, "I do not know."],
