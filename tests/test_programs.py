@@ -95,10 +95,10 @@ def test_a_program_alone_is_worth_a_part_of_the_format() -> None:
 
 def test_inputs_are_lines_of_a_block() -> None:
     prober = InputProposer("plain", 3)
-    found = prober.parse("```input\n1. f([1], 0)\n2. [2], '<'\n- [2], '<'\nnone\n[3], 1\n[4], 1\n```")
-    assert found.value == Inputs(("[1], 0", "[2], '<'", "[3], 1")) and found.format == 1.0
+    found = prober.parse("```input\n1. f([1], 0)\n2. [2], '<'\n- [2],'<'\nnone\n[3], 1\n[4], 1\n```")
+    assert found.value == Inputs(("[1],0", "[2],'<'", "[3],1")) and found.format == 1.0
     fewer = prober.parse("These:\n```python\n[1], 0\n[2], 1\n```")
-    assert fewer.value == Inputs(("[1], 0", "[2], 1")) and fewer.format == pytest.approx(1 / 3)
+    assert fewer.value == Inputs(("[1],0", "[2],1")) and fewer.format == pytest.approx(1 / 3)
     assert not prober.parse("```input\n[1], 0\n```").is_valid
 
 

@@ -163,12 +163,12 @@ def proposal(text: str, answer: str = "ann") -> Rollout:
 def test_rules_in_order(text: str, searches: list[str], seen: list[str], why: str | None) -> None:
     if why is None and assign_split(text[1:]) != "train":
         why = "held-out question"
-    assert Rules(2, 1, True).find_broken_rule(task_of(plan()), proposal(text), searches, seen) == why
+    assert Rules(2, 1, True).find_broken_rule(proposal(text), searches, seen) == why
 
 
 def test_held_out_questions_are_never_posed_and_the_first_search_may_name_the_answer() -> None:
-    rules, task = Rules(2, 1, False), task_of(plan())
-    verdicts = {rules.find_broken_rule(task, proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
+    rules = Rules(2, 1, False)
+    verdicts = {rules.find_broken_rule(proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
     assert verdicts == {None, "held-out question"}
 
 

@@ -90,7 +90,7 @@ class PromptFunction:
 
 @cache
 def load_packaged_prompt(name: str, package: str = "milonga.roles") -> PromptTemplate:
-    """Load a prompt of a package, such as `solver`; what only one system uses lies in its own."""
+    """Load a prompt of the package, such as `solver`, or of a system in its own package."""
     return PromptTemplate((files(package) / "prompts" / f"{name}.jinja").read_text(encoding="utf-8"), name)
 
 

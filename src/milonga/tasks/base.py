@@ -143,11 +143,6 @@ class Task(ABC):
         seen: dict[str, int] = {}
         return [None if answer is None else seen.setdefault(answer.strip(), len(seen)) for answer in answers]
 
-    def is_held_out(self, text: str) -> bool:
-        """Whether a question that a model invented is kept for measuring. Where problems are made up, the hash that splits them
-        says so, of any text; tasks with rows of their own override this with those that they hold out."""
-        return assign_split(text) != "train"
-
     def size(self, split: Split) -> int | None:
         """The number of problems in a split; None if it is infinite. Indices wrap around after it."""
         return None

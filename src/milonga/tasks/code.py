@@ -46,12 +46,13 @@ from milonga.tasks.code_words import (
     render_value,
 )
 from milonga.tasks.rows import Row as FileRow
-from milonga.tasks.splits import HELD_OUT, Splits, make_splits
+from milonga.tasks.splits import Splits, make_splits
 from milonga.types import SPLITS, Grade, Problem, Split
 
 MOST_WORDS = 8
 MOST_DRAWS = 2000
 """Functions that are drawn before giving up on a split: only a handful of texts can miss a tenth of all so often."""
+HELD_OUT: tuple[Split, ...] = ("dev", "test")
 SCANNED = 40
 """Functions of a held-out split that are looked at for each whose right program is held out too; of those that are made up
 about a tenth are."""
@@ -175,9 +176,6 @@ class Code(Task):
 
     def size(self, split: Split) -> int | None:
         return None if self.rows is None else len(self.rows.rows[split])
-
-    def is_held_out(self, text: str) -> bool:
-        return super().is_held_out(text) if self.rows is None else self.rows.holds_out(text)
 
     def holds_out_program(self, program: str, split: Split | None = None) -> bool:
         """Whether a program is kept for measuring: in one held-out split, or in any. Of made-up functions the hash of its text

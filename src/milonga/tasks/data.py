@@ -167,9 +167,6 @@ class DataTask(Task):
     def size(self, split: Split) -> int:
         return len(self._order[split])
 
-    def is_held_out(self, text: str) -> bool:
-        return self.splits.holds_out(text)
-
     def problem(self, split: Split, index: int) -> Problem:
         order = self._order[split]
         if not order:

@@ -10,7 +10,7 @@ import random
 import re
 
 from milonga.errors import UserError
-from milonga.tasks.base import Task
+from milonga.tasks.base import Task, assign_split
 from milonga.tasks.chain import OPERATIONS, Chain, compute
 from milonga.types import Problem
 
@@ -26,7 +26,7 @@ def parse_invented(task: Task, text: str, claimed: str, source: str) -> Problem 
     if read is None or int(read[3]) != task.options.mod or int(read[1]) >= task.options.mod:
         return None
     chain = [(operation, int(operand)) for operation, operand in LINK.findall(read[2])]
-    if len(chain) > task.options.ops or task.is_held_out(text):
+    if len(chain) > task.options.ops or assign_split(text) != "train":
         return None
     data = {"start": int(read[1]), "chain": chain, "mod": task.options.mod}
     return Problem(f"invented/{source}", text, claimed, data, source)

@@ -102,9 +102,6 @@ class Search(Task):
     def size(self, split: Split) -> int | None:
         return None if self.splits is None else len(self.splits.rows[split])
 
-    def is_held_out(self, text: str) -> bool:
-        return super().is_held_out(text) if self.splits is None else self.splits.holds_out(text)
-
     def problem(self, split: Split, index: int) -> Problem:
         return (
             self._draw_problem(split, index)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
@@ -24,7 +23,6 @@ SHARE = 0.05
 LEAST, LEAST_OF_FEW, MOST = 16, 4, 512
 MANY = 64
 """Rows from which on `LEAST` of them are held out; of fewer, `LEAST_OF_FEW`."""
-HELD_OUT: tuple[Split, ...] = ("dev", "test")
 SMALLEST = 8
 """Rows of a source that can still be split."""
 
@@ -35,14 +33,6 @@ class Splits:
 
     rows: Mapping[Split, Sequence[Row]]
     overlaps: Mapping[str, int]
-
-    def holds_out(self, question: str) -> bool:
-        """Whether a question is in a held-out split."""
-        return normalise_text(question) in self._held_out
-
-    @cached_property
-    def _held_out(self) -> frozenset[str]:
-        return frozenset(normalise_text(row.question) for split in HELD_OUT for row in self.rows[split])
 
 
 def choose_held_out_count(rows: int) -> int:

@@ -17,7 +17,7 @@ from milonga.roles.fences import clean_arguments, drop_thought, find_fenced_bloc
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver
 from milonga.roles.tags import find_tags
 from milonga.roles.templates import load_packaged_prompt
-from milonga.tasks.code_questions import ENTRY, split_usage
+from milonga.tasks.code_questions import ENTRY, parse_call, split_usage
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 
@@ -184,7 +184,8 @@ class InputProposer(Role):
         blocks = find_fenced_blocks(text)
         named = [block.body for block in blocks if block.name == "input"]
         lines = list_items("\n".join(named or [block.body for block in blocks[-1:]] or [text]))
-        found = tuple(dict.fromkeys(given for line in lines if (given := clean_arguments(line)) is not None))[: self.count]
+        calls = [parse_call(given) for line in lines if (given := clean_arguments(line)) is not None]
+        found = tuple(dict.fromkeys(call[0] for call in calls if call is not None))[: self.count]
         score = (1.0 if named else LOOSE_FORMAT) * len(found) / self.count
         return Parsed(Inputs(found), score) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
 

@@ -14,7 +14,7 @@ from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
 from milonga.roles.proposer import Proposal
 from milonga.roles.searcher import make_parsed_problem
-from milonga.tasks.base import Task, normalise_text
+from milonga.tasks.base import assign_split, normalise_text
 from milonga.tasks.search import Search, mentions_answer
 from milonga.types import Problem, Rollout, Rollouts
 
@@ -36,7 +36,7 @@ class Rules:
     hide_answer: bool
     """Whether no search may mention the answer, not even the first one."""
 
-    def find_broken_rule(self, task: Task, proposal: Rollout, searches: Sequence[str], seen: Sequence[str]) -> str | None:
+    def find_broken_rule(self, proposal: Rollout, searches: Sequence[str], seen: Sequence[str]) -> str | None:
         """Return the first rule that a proposal breaks, in the order of the paper; None where it breaks none."""
         question, answer = str(proposal.parsed.get(Proposal).question), proposal.problem.text
         if not proposal.parsed.is_valid:
@@ -55,7 +55,7 @@ class Rules:
         if self.hide_answer and any(mentions_answer(term, answer) for term in terms):
             return "the answer was searched for"
         # Not in the paper: nobody may train on a held-out question.
-        return "held-out question" if task.is_held_out(question) else None
+        return None if assign_split(question) == "train" else "held-out question"
 
 
 def list_searches(ctx: Context, talk: Rollout) -> list[str]:
@@ -119,9 +119,7 @@ class Gate:
         """Return the questions that pass, and proposal id to reason for those that do not."""
         reasons: dict[str, str] = {}
         for proposal in proposals:
-            broken = self.rules.find_broken_rule(
-                ctx.task, proposal, list_searches(ctx, proposal), list_seen_passages(ctx, proposal)
-            )
+            broken = self.rules.find_broken_rule(proposal, list_searches(ctx, proposal), list_seen_passages(ctx, proposal))
             reasons |= {} if broken is None else {proposal.id: broken}
         readable = proposals.select(lambda proposal: proposal.id not in reasons)
         problems, task = [make_problem(proposal) for proposal in readable], ctx.task
