@@ -218,6 +218,7 @@ def test_a_function_is_renamed_where_it_can_be() -> None:
     source = "def add(n):\n    'add, not f'\n    return add(n - 1) if n else 0"
     assert rename_function(source, "add") == source.replace("add(", "f(")
     assert rename_function("def add(f):\n    return f", "add") is None and rename_function("def add(:", "add") is None
+    assert rename_function("def add(n):\n    return f'{add(1)}'", "add") in (None, "def f(n):\n    return f'{f(1)}'")
     assert rename_function("n+1", "") == "n+1" and rename_function("def f(f): return f", "f") == "def f(f): return f"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,19 +48,19 @@ class Worked:
 
 def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
     """Make an example from a function of the task `code` as if somebody had proposed it: with one of its calls, or with
-    several, and with the name of any such function, since its own may tell what it does. What is not tested by calls, or cannot
-    be renamed, has no calls, and leaves no question."""
+    several, and with the name of any such function, since its own may tell what it does. What is not tested by calls, has one
+    that is too long to be an answer, or cannot be renamed, leaves no question."""
     number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
     program = rename_function(build_source(problem, problem.answer), problem.data["entry"])
-    if program is None:
-        return Worked("", (), ())
     calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
+    if program is None or None in map(parse_call, calls):
+        return Worked("", (), ())
     return Worked(program, calls, tuple(problem.data["outputs"][number]))
 
 
 def rename_function(source: str, name: str) -> str | None:
-    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, or the source cannot
-    be read. A program of the tiny dialect has no name, and stays as it is."""
+    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, if it is called from
+    within a string, or if the source cannot be read. A program of the tiny dialect has no name, and stays as it is."""
     if name in ("", ENTRY):
         return source
     try:
@@ -72,7 +73,8 @@ def rename_function(source: str, name: str) -> str | None:
     for token in reversed([token for token in tokens if token.string == name]):
         row, column = token.start
         lines[row - 1] = lines[row - 1][:column] + ENTRY + lines[row - 1][column + len(name) :]
-    return "\n".join(lines)
+    renamed = "\n".join(lines)
+    return None if f"{name}(" in renamed else renamed
 
 
 def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
@@ -119,29 +121,30 @@ def parse_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
 def is_one_function(source: str) -> bool:
     """Whether a text is Python with exactly one function of its own, called `ENTRY`; constants and imports may stand beside
     it."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    functions = [node for node in body if isinstance(node, DEFINITIONS)]
+    functions = [node for node in _parse_statements(source) if isinstance(node, DEFINITIONS)]
     return len(functions) == 1 and isinstance(functions[0], ast.FunctionDef) and functions[0].name == ENTRY
 
 
 def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
     """Split a program from the statements beside its definitions that only use its function, as models write examples of use.
     Return it, and the arguments of the last such call; None if there is none with positional arguments."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return source, None
     lines: list[str | None] = list(source.split("\n"))
     given = None
-    for node in body:
+    for node in _parse_statements(source):
         calls = [] if isinstance(node, DEFINITIONS) else _find_calls(node, entry)
         if calls:
             lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
             given = _render_call(source, calls[-1]) or given
     return "\n".join(line for line in lines if line is not None).strip("\n"), given
+
+
+def _parse_statements(source: str) -> list[ast.stmt]:
+    """Parse the statements of a program, without running it; none, if it is no Python."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # models leave backslashes unescaped
+            return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _find_calls(node: ast.stmt, entry: str) -> list[ast.Call]:
