@@ -38,6 +38,7 @@ AIMS = {
     "abduction_proposer": "An input should be hard to find from the program and the output.",
 }
 ONE = Refused("proposing and solving are one policy in Absolute Zero")
+ONE_ADAPTER = Refused(f"{ONE.reason}: instead of --lora, set policies.generator.lora.rank=16 for one adapter")
 
 
 class AbsoluteZeroOptions(ProgramOptions):
@@ -82,7 +83,7 @@ class AbsoluteZero(Recipe):
     """The generator writes programs from a description in words. It is measured, and never sampled in training."""
     lead = "generator"
     tasks = ("code",)
-    bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE}
+    bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE_ADAPTER}
     Options = AbsoluteZeroOptions
     options: AbsoluteZeroOptions
     defaults = {"task": {"name": "code"}, "binding": "shared", "policies": {"generator": {"minibatches": 3}}}
