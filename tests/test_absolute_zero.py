@@ -18,7 +18,7 @@ from milonga.context import Context, RunContext
 from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.sandbox.values import to_canonical
+from milonga.sandbox.values import parse_arguments, to_canonical
 from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     HELD_OUT,
@@ -37,6 +37,7 @@ from milonga.tasks.code_questions import (
     is_one_function,
     make_question_data,
     make_worked_example,
+    parse_call,
     remove_comments,
     rename_function,
 )
@@ -260,6 +261,13 @@ def test_answers_are_compared_as_values(kind: Kind, worked: Worked, right: list[
 def test_true_is_not_one() -> None:
     problem = Problem("p", "", "", make_question_data(Worked("n>1", ("2",), (to_canonical(True),)), "deduction", 2))
     assert [TASK.grade(problem, answer, ()).correct for answer in ("True", "1", "1.0", "'True'")] == [True, False, False, False]
+
+
+def test_arguments_in_brackets_of_their_own_are_spread() -> None:
+    two, one, either = (f"def f({names}):\n    return 1" for names in ("a, b", "a", "a, b=1"))
+    assert parse_call("(1, 2)", two) == ("1,2", (1, 2)) and parse_call("1, 2", two) == ("1,2", (1, 2))
+    for program, given in ((two, "(1, 2, 3)"), (one, "(1, 2)"), (either, "(1, 2)"), ("sum(a)", "(1, 2)"), ("def f(", "(1, 2)")):
+        assert parse_call(given, program) == (given.replace(" ", "").replace(",", ", "), parse_arguments(given))
 
 
 def test_in_python_answers_never_become_source() -> None:

@@ -6,6 +6,7 @@ Invariant: what is found has been read as literals, or is the text of a block; w
 
 from __future__ import annotations
 
+import builtins
 import re
 import textwrap
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from milonga.types import Parsed, Solution
 
 MARK = "```"
 INLINE = re.compile(r"`([^`\n]+)`")
-CALL = re.compile(r"[A-Za-z_]\w*\((.*)\)", re.DOTALL)
+CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\((?P<inner>.*)\)", re.DOTALL)
 NAMED = re.compile(r"(^|[,(\n])\s*[A-Za-z_]\w*\s*=(?!=)")
 """The name before an argument or a value: `n = 3`."""
 COMMENT = re.compile(r"(?<!\s)[ \t]+#[^'\"\n]*$", re.MULTILINE)
@@ -58,7 +59,7 @@ def find_fenced_blocks(text: str) -> list[Block]:
                 name, _, body = inner.removesuffix(MARK).partition(" ")
                 blocks.append(Block(name.lower(), heading, body) if body else Block("", heading, name))
             else:
-                opened, lines = inner.strip().lower(), []
+                opened, lines = next(iter(inner.lower().split()), ""), []
         elif opened is None:
             heading = bare or heading
         elif bare.endswith(MARK):
@@ -106,7 +107,7 @@ def clean_arguments(text: str) -> str | None:
     arguments, comments, and the breaks of lines between them; None if they are no literals."""
     bare = text[: ANSWER + 1].strip()
     called = CALL.fullmatch(COMMENT.sub("", bare))
-    inner = bare if called is None else called[1]
+    inner = bare if called is None or hasattr(builtins, called["name"]) else called["inner"]  # `range(3)` is no call of ours
     plain = NAMED.sub(r"\1", COMMENT.sub("", inner))
     for form in (bare, inner, plain, ",".join(line.rstrip(", ") for line in plain.split("\n") if line.strip())):
         try:
@@ -124,12 +125,14 @@ def list_items(text: str) -> list[str]:
 
 def parse_named_answer(text: str, name: Literal["input", "output"], thought_steps: bool) -> Parsed:
     """Parse a solution in prose whose answer is an input or an output in a block of that name: the first thing under it that is
-    made of literals, at a lower format score where it has another form. A block of that name without any is a wrong answer."""
+    made of literals, at a lower format score where it has another form. A block of that name without any holds a string that
+    lost its quotes, if it is an output, and otherwise a wrong answer."""
     clean = clean_literal if name == "output" else clean_arguments
     value = parse_plain(text, thought_steps).get(Solution)
     first: str | None = None
     for found, asked in find_named(drop_thought(text), name):
         if (answer := clean(found)) is not None:
             return Parsed(replace(value, answer=answer), 1.0 if asked else LOOSE_FORMAT)
-        first = found if first is None and asked else first
+        if first is None and asked:
+            first = repr(found.strip()) if name == "output" else found
     return Parsed(replace(value, answer=first), 0.0 if first is None else LOOSE_FORMAT, NO_ANSWER if first is None else None)

@@ -96,7 +96,8 @@ def plan_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequen
     if asks is None:
         return problem, answer or "", problem.data["inputs"]
     try:
-        return (problem, problem.data["program"], [parse_arguments(answer or "")]) if asks == "input" else None
+        program = problem.data["program"]
+        return (problem, program, [spread_tuple(program, parse_arguments(answer or ""))]) if asks == "input" else None
     except InvalidValue:
         return None
 
@@ -109,10 +110,21 @@ def parse_output(problem: Problem, answer: str | None) -> Canonical | None:
         return None
 
 
-def parse_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
-    """Parse an input; return its normalised text and its arguments, None if it is invalid."""
+def spread_tuple(program: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Spread arguments that were written in brackets of their own: one tuple, where a Python function takes several."""
+    if len(arguments) != 1 or not isinstance(arguments[0], tuple):
+        return arguments
+    functions = [node for node in _parse_statements(program) if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
+    takes = [len(each.args.posonlyargs) + len(each.args.args) for each in functions]
+    least = [most - len(each.args.defaults) for most, each in zip(takes, functions, strict=True)]
+    fits = len(functions) == 1 and 1 < least[0] <= len(arguments[0]) <= takes[0]
+    return arguments[0] if fits else arguments
+
+
+def parse_call(given: str, program: str = "") -> tuple[str, tuple[Any, ...]] | None:
+    """Parse an input of a program; return its normalised text and its arguments, None if it is invalid."""
     try:
-        arguments = parse_arguments(given)
+        arguments = spread_tuple(program, parse_arguments(given))
     except InvalidValue:
         return None
     return render_arguments(arguments), arguments

@@ -52,7 +52,7 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
 
 def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
-    found = [parse_call(given) for given in inputs]
+    found = [parse_call(given, _extract_program_source(task, program)) for given in inputs]
     calls = [call for call in found if call is not None]
     if not calls or len(calls) < len(found) or len({text for text, _ in calls}) < len(calls):
         return "its inputs are no literals, or the same"
