@@ -111,7 +111,7 @@ def proposer(split: Split, index: int, rng: random.Random) -> Shown:
 def prober(split: Split, index: int, rng: random.Random) -> Shown:
     """Right are six inputs on all of which the program runs."""
     problem = TASK.problem(split, index)
-    calls = [render_arguments(draw_arguments(problem.data["signature"], rng)) for _ in range(InputProposer.count)]
+    calls = [render_arguments(draw_arguments(problem.data["signature"], rng)) for _ in range(PROBER.count)]
     prompt = PROBER.prompt(Problem("", problem.answer, ""))
     return Shown(prompt, PROBER.write(calls), lambda text: probes(problem.answer, text))
 
@@ -188,7 +188,7 @@ def runs(text: str, old: list[str]) -> bool:
 
 def probes(program: str, text: str) -> bool:
     inputs = PROBER.parse(text).value.inputs
-    return len(inputs) == InputProposer.count and all(gives(program, given) for given in inputs)
+    return len(inputs) == PROBER.count and all(gives(program, given) for given in inputs)
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,21 +18,29 @@ from milonga.context import Context, RunContext
 from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.sandbox.values import to_canonical
+from milonga.sandbox.values import parse_arguments, to_canonical
 from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     HELD_OUT,
     UNKNOWN,
-    find_held_out_functions,
     make_question,
-    make_worked_example,
     run_drafts,
 )
 from milonga.systems.absolute_zero.proposals import PROPOSERS, SOLVERS, TaskMaker, compute_solve_rates
 from milonga.systems.absolute_zero.recipe import AbsoluteZero, compute_source_shares
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code, CodeOptions
-from milonga.tasks.code_questions import KINDS, Kind, Worked, is_one_function, make_question_data, remove_comments
+from milonga.tasks.code_questions import (
+    KINDS,
+    Kind,
+    Worked,
+    is_one_function,
+    make_question_data,
+    make_worked_example,
+    parse_call,
+    remove_comments,
+    rename_function,
+)
 from milonga.types import Grade, Problem, Rollout, Rollouts, TrainBatch
 from sandbox_helpers import opened
 from short import SHORT, assert_resumes
@@ -109,7 +119,7 @@ def test_no_held_out_program_is_taken() -> None:
 
 def test_what_is_measured_on_cannot_be_proposed() -> None:
     for split in ("dev", "test"):
-        measured = find_held_out_functions(TASK, split, 4)  # type: ignore[arg-type]
+        measured = TASK.find_held_out_functions(split, 4)  # type: ignore[arg-type]
         assert len(measured) == 4
         for problem in measured:
             assert said(TASK, problem.answer, *make_worked_example(problem, "deduction", 6).inputs) == HELD_OUT
@@ -158,6 +168,61 @@ def test_python_must_do_the_same_in_another_process() -> None:
     assert all(isinstance(said, str) for said in found[len(STEADY) :])
 
 
+# Functions of a file.
+
+
+def mbpp(id: int) -> dict[str, Any]:
+    code = f"def add_{id}(n):\r\n    return n + {id}"
+    return {
+        "task_id": id,
+        "text": f"Add {id}.",
+        "code": code,
+        "test_list": [f"assert add_{id}({n}) == {n + id}" for n in range(6)],
+    }
+
+
+@pytest.fixture(scope="module")
+def from_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Code]:
+    """Functions in the form of MBPP: train, dev and test as published."""
+    opened("isolated").close()  # or skipped
+    path = tmp_path_factory.mktemp("data") / "mbpp.jsonl"
+    path.write_text("\n".join(json.dumps(mbpp(id)) for id in (*range(11, 21), *range(511, 521), *range(601, 621))))
+    task = Code(CodeOptions(dialect="python", path=str(path)))
+    yield task
+    task.runner.sandbox.close()
+
+
+def test_right_answers_about_functions_of_a_file_are_right(from_file: Code) -> None:
+    (problem,) = from_file.find_held_out_functions("dev", 1)
+    id = int(problem.data["entry"][4:])
+    program = f"def f(n):\n    return n + {id}"
+    answers = {"deduction": (str(id), "0"), "abduction": ("1", "2"), "induction": (program, program.replace(str(id), "0"))}
+    items = []
+    for kind, given in answers.items():
+        worked = make_worked_example(problem, kind, 6)  # type: ignore[arg-type]
+        assert worked.program == program, "its own name would tell what it does"
+        question = make_question(ctx(plan()), kind, worked, "q", 3)  # type: ignore[arg-type]
+        assert question.wants_program == (kind == "induction")
+        items += [(question, answer, ()) for answer in given]
+    assert [grade.correct for grade in from_file.grade_all(items)] == [True, False] * 3
+
+
+def test_of_a_file_only_what_it_holds_out_is_refused(from_file: Code) -> None:
+    programs = [f"def f(n):\n    return n + {n}" for n in range(30)]
+    found = run_drafts(from_file, [(program, ("1",)) for program in programs], 400)
+    kept = {program for program, ran in zip(programs, found, strict=True) if isinstance(ran, Worked)}
+    assert {*programs} - kept == {f"def f(n):\n    return n + {n}" for n in range(11, 21)}, "the test functions, renamed"
+    assert len(from_file.find_held_out_functions("test", 99)) == 10, "and all of them can be measured on"
+
+
+def test_a_function_is_renamed_where_it_can_be() -> None:
+    source = "def add(n):\n    'add, not f'\n    return add(n - 1) if n else 0"
+    assert rename_function(source, "add") == source.replace("add(", "f(")
+    assert rename_function("def add(f):\n    return f", "add") is None and rename_function("def add(:", "add") is None
+    assert rename_function("def add(n):\n    return f'{add(1)}'", "add") in (None, "def f(n):\n    return f'{f(1)}'")
+    assert rename_function("n+1", "") == "n+1" and rename_function("def f(f): return f", "f") == "def f(f): return f"
+
+
 def test_what_the_sandbox_cannot_tell_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Code, "run_programs", lambda self, items, twice=False: [None] * len(items))
     assert said(TASK, "sum(a)+n", "[1],2") == UNKNOWN
@@ -196,6 +261,13 @@ def test_answers_are_compared_as_values(kind: Kind, worked: Worked, right: list[
 def test_true_is_not_one() -> None:
     problem = Problem("p", "", "", make_question_data(Worked("n>1", ("2",), (to_canonical(True),)), "deduction", 2))
     assert [TASK.grade(problem, answer, ()).correct for answer in ("True", "1", "1.0", "'True'")] == [True, False, False, False]
+
+
+def test_arguments_in_brackets_of_their_own_are_spread() -> None:
+    two, one, either = (f"def f({names}):\n    return 1" for names in ("a, b", "a", "a, b=1"))
+    assert parse_call("(1, 2)", two) == ("1,2", (1, 2)) and parse_call("1, 2", two) == ("1,2", (1, 2))
+    for program, given in ((two, "(1, 2, 3)"), (one, "(1, 2)"), (either, "(1, 2)"), ("sum(a)", "(1, 2)"), ("def f(", "(1, 2)")):
+        assert parse_call(given, program) == (given.replace(" ", "").replace(",", ", "), parse_arguments(given))
 
 
 def test_in_python_answers_never_become_source() -> None:

@@ -16,7 +16,7 @@ from milonga.errors import ConfigError, DataError, UserError
 from milonga.resolve import resolve
 from milonga.sandbox.values import to_canonical
 from milonga.tasks import Code, assign_split, make_task
-from milonga.tasks.base import CALLS, DEMONSTRATIONS
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.tasks.code import CodeOptions, restore_row
 from milonga.tasks.code_data import UnreadableTest, parse_tests
 from milonga.tasks.code_python import extract_source
@@ -298,18 +298,15 @@ def test_mbpp_is_graded_by_all_its_tests(tmp_path: Path) -> None:
     wrong = TREE.replace("1 + ", "2 + ")
     items = [(double, double.answer), (double, "def double_It(n): return 4"), (depth, TREE), (depth, wrong), (depth, None)]
     assert task.run_hidden_tests(items) == [(True, True), (True, False), (True, True), (True, False), (False, False)]
-    assert CALLS not in task.offers
     skipping = from_file(written(tmp_path, [DOUBLE, DEPTH]), unreadable="skip")
-    assert CALLS in skipping.offers and skipping.size("train") == 2
+    assert skipping.size("train") == 2 and not any(p.data["checks"] for p in skipping.draw_problems("train", 0, 2))
 
 
 @pytest.mark.parametrize("recipe", ["cure", "absolute_zero"])
-def test_recipes_that_make_calls_refuse_tests_that_are_none(recipe: str, tmp_path: Path) -> None:
+def test_recipes_that_make_calls_take_tests_that_are_none(recipe: str, tmp_path: Path) -> None:
     rows = [DOUBLE, DEPTH, {**DOUBLE, "text": "Double it.", "task_id": 511}]
     section = {"name": "code", "dialect": "python", "path": str(written(tmp_path, rows)), "test": 0}
-    with pytest.raises(ConfigError, match=rf"'{recipe}' runs programs on calls.*task\.unreadable=skip"):
-        resolve([{"recipe": recipe, "task": section}])
-    assert resolve([{"recipe": recipe, "task": {**section, "unreadable": "skip"}}]).task.name == "code"
+    assert resolve([{"recipe": recipe, "task": section}]).task.size("train") == 2
 
 
 HUMAN_EVAL = {
@@ -348,7 +345,6 @@ def test_programs_that_read_and_print(tmp_path: Path) -> None:
     right = "```python\nimport sys\nprint(sum(map(int, sys.stdin.read().split())))\nsys.exit(0)\n```"
     items = [(add, right), (add, "print(3)"), (add, "print(1 / 0)"), (add, None), (halve, "print(int(input()) / 2 + 1e-9)")]
     assert task.run_hidden_tests(items) == [(True, True), (True, False), (False, False), (False, False), (True,)]
-    assert CALLS not in task.offers
 
 
 @pytest.mark.parametrize(

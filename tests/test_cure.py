@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cases import TINY
+from helpers import PROPERTY
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.resolve import resolve
-from milonga.roles import Coder
+from milonga.roles import DIALECTS, Coder
 from milonga.sandbox.values import InvalidValue, to_canonical
+from milonga.systems.cure.credit import UnitTestReward
 from milonga.systems.cure.roles import Tester, UnitTest, parse_arguments
-from milonga.systems.cure.unit_tests import add_public_examples, run_benches, score_best_program
+from milonga.systems.cure.unit_tests import Bench, add_public_examples, label_noise, run_benches, score_best_program
 from milonga.tasks import Code
 from milonga.tasks.code import CodeOptions
-from milonga.types import Problem, Rollout, Rollouts
-from short import SHORT, assert_resumes
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
+from sandbox_helpers import opened
+from short import SHORT, assert_resumes, short_loop
 
 FOLD = Problem(
     "p",
@@ -41,11 +48,12 @@ FOLD = Problem(
 # Roles.
 
 
-@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_test_reads_back_as_it_was_written(dialect: Any) -> None:
     tester = Tester(dialect)
     found = tester.parse(tester.write("[1,2],3", ["[2]"], "'x'"))
-    assert found.is_valid and found.value == UnitTest(([1, 2], 3), to_canonical("x"))
+    assert found.is_valid and found.format == 1.0
+    assert (found.value.arguments, found.value.expected) == (([1, 2], 3), to_canonical("x"))
     for text in ("", "[1,2]", "[1]\n2", "[1\n#2", "f(1)\n#2", "[1]\n#x", "<input>[1]</input>"):
         broken = tester.parse(text)
         assert not broken.is_valid and broken.value.arguments is None
@@ -103,10 +111,88 @@ def test_every_program_meets_every_test(ctx: Context) -> None:
     rollouts += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
     (found,) = run_benches(ctx, Rollouts(rollouts), reference=True)
     assert found.passes.astype(int).tolist() == [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [0] * 5, [0] * 5]
-    assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.right_mask.tolist() == [True, *[False] * 4]
+    assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.labelled[1].tolist() == [True, *[False] * 4]
     assert found.readable_mask.tolist() == [True, True, True, False, True]
     assert found.valid is not None and found.valid.tolist() == [True, True, False, False, True]
     assert score_best_program(found) == 1.0 and score_best_program(replace(found, passes=found.passes[:, 2:3])) == 0.0
+
+
+ROWS = [
+    {"prompt": "The square of n.", "entry_point": "f", "tests": [[[1], 1], [[2], 4], [[10**6], 10**12]]},
+    {"prompt": "Print the sum of two numbers.", "inputs": ["1 2\n", "5 5\n"], "outputs": ["3", "10"]},
+]
+SLOW = "```python\ndef f(n):\n    while n > 10**6:\n        pass\n    return n * n\n```"
+LOUD = "def f(n):\n    print('x' * n)\n    return n * n"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Code]:
+    """A function, and a program that reads and prints."""
+    opened("isolated").close()  # or skipped
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    task = Code(CodeOptions(dialect="python", path=str(path), dev=0, test=0))
+    yield task
+    task.runner.sandbox.close()
+
+
+def pick(task: Code, reads: bool) -> Problem:
+    return next(problem for problem in task.draw_problems("train", 0, 2) if bool(problem.data["printed"]) == reads)
+
+
+def run_python_bench(ctx: Context, task: Code, problem: Problem, programs: list[str], tests: list[str]) -> Bench:
+    """The bench of programs and tests that an instruct model might write, run in the sandbox."""
+    tester = Tester("plain")
+    rollouts = [
+        Rollout.from_text(f"g/{n}", "generator", problem, text, Parsed(Solution((), (), text), 1.0))
+        for n, text in enumerate(programs)
+    ]
+    rollouts += [Rollout.from_text(f"t/{n}", "tester", problem, text, tester.parse(text)) for n, text in enumerate(tests)]
+    (found,) = run_benches(Context(replace(ctx.run, task=task), 1, "generator"), Rollouts(rollouts))
+    return found
+
+
+def test_a_written_test_that_never_ends_takes_nothing_from_a_program(ctx: Context, python: Code) -> None:
+    tests = [f"```python\nassert f({n}) == {n * n}\n```" for n in (10**9, 4)]
+    found = run_python_bench(ctx, python, pick(python, False), [SLOW], tests)
+    assert found.shares.tolist() == [1.0] and found.passes.tolist() == [[False, True]] and found.known.all()
+
+
+def test_a_hidden_test_beyond_a_limit_fails_alone(ctx: Context, python: Code) -> None:
+    assert run_python_bench(ctx, python, pick(python, False), [LOUD], []).shares.tolist() == [0.5]
+
+
+def test_programs_that_read_and_print_meet_inputs_and_outputs(ctx: Context, python: Code) -> None:
+    right, wrong = "```python\nprint(sum(map(int, input().split())))\n```", "print(3)"
+    tests = ["```input\n2 2\n```\n```output\n4\n```", "**Input:**\n```\n1 2\n```\n**Output:**\n```\n3\n```"]
+    found = run_python_bench(ctx, python, pick(python, True), [right, wrong], tests)
+    assert found.shares.tolist() == [1.0, 0.5] and found.passes.tolist() == [[True, True], [False, True]]
+
+
+def test_what_the_sandbox_could_not_run_is_missing(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One right program, one wrong one that passes the test, and one that nobody could run: 1 - 1/1, and not 1 - 1/2."""
+    coder, tester = Coder("terse"), Tester("terse")
+    rollouts = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS[:3])]
+    rollouts += [written("tester", tester, TESTS[0], 0)]
+    ran = [(True, True), (False, True), None, (True,), (True,), None]
+    monkeypatch.setattr(Code, "run_hidden_tests", lambda self, items, apart: ran)
+    here = Context(ctx.run, 1, "generator")
+    (found,) = run_benches(here, Rollouts(rollouts))
+    assert found.known.tolist() == [True, True, False] and np.isnan(found.shares[2])
+    rewards = UnitTestReward().rewards(*found.labelled, found.readable_mask)
+    assert rewards is not None and rewards.tolist() == [0.0]
+    assert sum(here.dropped.values()) == 1 and score_best_program(found) == 1.0
+    nobody = replace(found, known=np.zeros(3, dtype=bool))
+    assert np.isnan(score_best_program(nobody))
+
+
+def test_a_run_that_failed_is_no_difference(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = ctx.task.problem("train", 0)
+    program = Rollout.from_text("g", "generator", problem, "", Parsed(Solution((), (), problem.answer), 1.0))
+    bench = Bench([program], [], np.zeros((1, 0), dtype=bool), np.ones(1), np.ones(1, dtype=bool))
+    assert label_noise(ctx, [bench]) == 0.0
+    monkeypatch.setattr(Code, "run_programs", lambda self, items, apart: [None, (to_canonical(1),)])
+    assert label_noise(ctx, [bench]) is None
 
 
 def test_the_public_example_is_told_as_often_as_asked(ctx: Context) -> None:
@@ -118,6 +204,66 @@ def test_the_public_example_is_told_as_often_as_asked(ctx: Context) -> None:
     assert add_public_examples(ctx, problems, 0.0) == problems
     some = sum("\n" in problem.text for problem in add_public_examples(ctx, problems, 0.5))
     assert 70 < some < 130
+
+
+PLAIN = [
+    # What was asked for.
+    ("The square of 3 is 9.\n\n```python\nassert f(3) == 9\n```", ("f", (3,), 9), 1.0),
+    ("<think>assert f(1) == 1 is trivial.</think>\n```python\nassert f(3) == 9\n```", ("f", (3,), 9), 1.0),
+    ("```python\nassert f('a<b>', [1]) == {'<': 1}, 'angles'\n```", ("f", ("a<b>", [1]), {"<": 1}), 1.0),
+    # Other forms.
+    ("**Test:** `assert f(2) == 4`\n\nassert f(3) == 9", ("f", (3,), 9), 0.5),
+    ("```python\ndef f(n):\n    return n * n\n\nassert f(1) == 1\nassert f(3) == 9\n```", ("f", (3,), 9), 0.5),
+    ("```python\nassert is_even(4)\n```", ("is_even", (4,), True), 1.0),
+    ("```\nassert not is_even(3)\n```", ("is_even", (3,), False), 1.0),
+    ("```\nTest:\nassert f(2) == 4\n```", ("f", (2,), 4), 1.0),
+    ("### Input\n```\nf([1, 2], n=3)  # three\n```\nOutput: `[4]`", (None, ([1, 2], 3), [4]), 0.5),
+]
+
+
+@pytest.mark.parametrize(("text", "test", "score"), PLAIN)
+def test_a_test_in_prose_is_read(text: str, test: tuple[str | None, tuple[Any, ...], Any], score: float) -> None:
+    found = Tester("plain").parse(text)
+    value = found.value
+    assert found.is_valid and found.format == score
+    assert (value.entry, value.arguments, value.expected) == (test[0], test[1], to_canonical(test[2]))
+
+
+@pytest.mark.parametrize("text", ["", "It squares.", "```python\nassert abs(f(2) - 4) < 1e-6\n```", "<think>assert f(1) == 1"])
+def test_what_is_no_test_is_said_to_be_none(text: str) -> None:
+    found = Tester("plain").parse(text)
+    assert not found.is_valid and found.format == 0.0
+
+
+def test_a_test_of_another_function_is_none_of_this_task() -> None:
+    call, text = Tester("plain").parse("```python\nassert f(2) == 4\n```"), Tester("plain").parse("Input: 2\nOutput: four")
+    square, other, add = (
+        Problem("", "", "", data) for data in ({"entry": "f"}, {"entry": "g"}, {"entry": "", "printed": ["1"]})
+    )
+    assert [call.value.fits(problem) for problem in (square, other, add)] == [True, False, False]
+    assert [text.value.fits(problem) for problem in (square, other, add)] == [False, False, True]
+
+
+def test_thoughts_and_angles_may_stand_in_tagged_tests() -> None:
+    found = Tester("tagged").parse("Sure!\n<input>'<b>', 1</input>\n<output>'>'</output>")
+    assert found.is_valid and found.format == 0.5 and found.value.arguments == ("<b>", 1)
+
+
+@PROPERTY
+@given(st.text(alphabet="ab1'\"[]{}(),:=<>`#\n \\assertf", max_size=80))
+def test_no_text_breaks_the_reader_of_tests(text: str) -> None:
+    for dialect in DIALECTS:
+        found = Tester(dialect).parse(text)
+        assert 0 <= found.format <= 1 and isinstance(found.value, UnitTest)
+
+
+def test_each_form_of_task_is_asked_in_its_own_words(python: Code) -> None:
+    square, add = pick(python, False), pick(python, True)
+    for dialect in ("plain", "tagged"):
+        tester = Tester(dialect)  # type: ignore[arg-type]
+        call, text = ("".join(part.text for part in tester.prompt(problem)) for problem in (square, add))
+        assert square.text in call and "a call of `f`" in call and "what a right program prints" in text
+        assert all(part.foreign for part in tester.prompt(square) if part.text in (square.text, "f"))
 
 
 # The recipe.
@@ -179,6 +325,16 @@ def test_it_takes_its_own_task_and_refuses_others() -> None:
     assert plan.task.name == "code" and plan.policies["generator"].model == "embedded/code"
     with pytest.raises(ConfigError, match="works only with the tasks code, not with 'chain'"):
         resolve([{"recipe": "cure", "task": "chain"}])
+
+
+def test_both_updates_of_a_turn_are_reported(tmp_path: Path) -> None:
+    with short_loop("cure", tmp_path) as loop:
+        loop.run_turn()
+    (row,) = loop.rows
+    assert row["learn/generator/steps"] == row["learn/generator/version"] == 2, "the coder's and the tester's"
+    shares = {name: row[f"flow/{name}>generator"] for name in ("answers", "generator")}
+    programs, tests = 4 * 4, 4 * 4 * (1 - row["credit/generator/unlabelled"])
+    assert shares["generator"] == pytest.approx(0.5 * tests / (programs + tests)) and sum(shares.values()) == 1.0
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:

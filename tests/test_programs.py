@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import GRAMMARS, PROPERTY
+from milonga.roles import DIALECTS
 from milonga.systems.absolute_zero.roles import (
     Abducer,
     Deducer,
@@ -22,10 +23,11 @@ from milonga.systems.absolute_zero.roles import (
 from milonga.types import Problem
 
 
-@pytest.mark.parametrize("dialect", GRAMMARS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_proposals_read_back(dialect: Any) -> None:
     proposer, prober = ProgramProposer(dialect), InputProposer(dialect)
-    assert proposer.parse(proposer.write("sum(a)", "[1,2]")).value == Program("sum(a)", "[1,2]")
+    program = "def f(a): return sum(a)"
+    assert proposer.parse(proposer.write(program, "[1,2]")).value == Program(program, "[1,2]")
     assert prober.parse(prober.write(["[1]", "[]", "[2,3]"])).value == Inputs(("[1]", "[]", "[2,3]"))
     for text in ("", "sum(a)", "sum(a)\n#", "\n#1", "a\nb\n#1", "<program></program><input>1</input>", "[1]\n;[2]"):
         assert not proposer.parse(text).is_valid and not prober.parse(text).is_valid
@@ -38,13 +40,90 @@ def test_answers_are_read_as_a_solvers(dialect: Any) -> None:
         assert found.is_valid and found.value.answer == "4" and found.value.steps == ("[2]", "4")
 
 
+@pytest.mark.parametrize("role", [Deducer("plain"), Abducer("plain")])
+def test_answers_in_prose_read_back(role: Any) -> None:
+    found = role.parse(role.write(["Half of 4.", "It is 2."], "2"))
+    assert found.is_valid and found.format == 1.0 and found.value.answer == "2" and len(found.value.steps) == 2
+
+
+ANSWERS = [
+    ("output", "It is reversed.\n\n```output\n'<b>'\n```", "'<b>'", 1.0),
+    ("output", "<think>```output\n1\n```</think>\n```output\n2\n```", "2", 1.0),
+    ("output", "```output\nresult = {'a': 1}  # a dict\n```", "{'a': 1}", 1.0),
+    ("output", "The output is:\n```python\n[1, 2]\n```", "[1, 2]", 0.5),
+    ("output", "**Output:** `[1, 2]`.", "[1, 2]", 0.5),
+    ("output", "So the answer is \\boxed{7}.", "7", 0.5),
+    ("output", "Then `f` returns `[1]`.", "[1]", 0.5),
+    ("output", "```output\nab cd\n```", "'ab cd'", 0.5),
+    ("input", "```input\nsorted([2, 1])\n```", "sorted([2, 1])", 0.5),
+    ("input", "```input\nf([1, 2], n=3)\n```", "[1, 2],3", 1.0),
+    ("input", "```input\ns = 'a b'\nn = 3\n```", "'a b', 3", 1.0),
+    ("input", "Input: 'x', 2", "'x', 2", 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "answer", "score"), ANSWERS)
+def test_an_answer_in_prose_is_found(name: str, text: str, answer: str, score: float) -> None:
+    found = (Deducer if name == "output" else Abducer)("plain").parse(text)
+    assert found.is_valid and found.format == score and found.value.answer == answer
+
+
+def test_prose_without_an_answer_says_so() -> None:
+    for text in ("", "I do not know.", "<think>```output\n1\n```"):
+        found = Deducer("plain").parse(text)
+        assert not found.is_valid and found.format == 0.0 and found.value.answer is None
+
+
+FUNCTION = "def f(a, n):\n    return a[n:]"
+PROPOSALS = [
+    (f"A slice.\n\n```python\n{FUNCTION}\n```\n\n```input\n[1, 2], 1\n```", "[1, 2], 1", 1.0),
+    (f"<think>```python\ndef f(): 1\n```</think>```python\n{FUNCTION}\n```\n```input\n'<a>', 1\n```", "'<a>', 1", 1.0),
+    (f"```python\n{FUNCTION}\n```\n**Input:**\n```\nf([1, 2], 1)\n```", "[1, 2], 1", 0.5),
+    (f"```python\n{FUNCTION}\n\nprint(f([1, 2], 1))\n```", "[1, 2], 1", 0.5),
+]
+
+
+@pytest.mark.parametrize(("text", "given", "score"), PROPOSALS)
+def test_a_program_and_its_input_are_found_in_prose(text: str, given: str, score: float) -> None:
+    found = ProgramProposer("plain").parse(text)
+    assert found.is_valid and found.format == score and found.value == Program(FUNCTION, given)
+
+
+def test_a_program_alone_is_worth_a_part_of_the_format() -> None:
+    scores = [ProgramProposer("plain").parse(text).format for text in (f"```python\n{FUNCTION}\n```", "def g(): pass", "")]
+    assert scores == [0.25, 0.0, 0.0]
+
+
+def test_inputs_are_lines_of_a_block() -> None:
+    prober = InputProposer("plain", 3)
+    found = prober.parse("```input\n1. f([1], 0)\n2. [2], '<'\n- [2],'<'\nnone\n[3], 1\n[4], 1\n```")
+    assert found.value == Inputs(("[1],0", "[2],'<'", "[3],1")) and found.format == 1.0
+    fewer = prober.parse("These:\n```python\n[1], 0\n[2], 1\n```")
+    assert fewer.value == Inputs(("[1],0", "[2],1")) and fewer.format == pytest.approx(1 / 3)
+    assert not prober.parse("```input\n[1], 0\n```").is_valid
+
+
+def test_thoughts_and_angles_may_stand_in_tagged_proposals() -> None:
+    found = ProgramProposer("tagged").parse("Well.\n<program>def f(s): return s < '>'</program> then <input>'<b>'</input>")
+    assert found.value == Program("def f(s): return s < '>'", "'<b>'")
+    assert InputProposer("tagged").parse("So: <inputs>\n'<'\n'>'\n</inputs>").value == Inputs(("'<'", "'>'"))
+
+
 def test_each_agent_is_asked_in_a_way_of_its_own() -> None:
-    for dialect in GRAMMARS:
-        roles = [role(dialect) for role in (Deducer, Abducer, Inducer, ProgramProposer, InputProposer)]  # type: ignore[arg-type]
+    for dialect in DIALECTS:
+        roles = [role(dialect) for role in (Deducer, Abducer, Inducer, ProgramProposer, InputProposer)]
         problem = Problem("p", "n+1\n2", "")
         texts = ["".join(part.text for part in role.prompt(problem)) for role in roles]
         assert len(set(texts)) == len(roles) and all("n+1\n2" in text for text in texts)
         assert all(part.foreign == (part.text == problem.text) for role in roles for part in role.prompt(problem))
+
+
+@pytest.mark.parametrize("dialect", ["plain", "tagged"])
+def test_whoever_must_write_a_function_is_told_its_name(dialect: Any) -> None:
+    asked = {
+        role: "".join(part.text for part in role(dialect).prompt(Problem("p", "", ""))) for role in (Inducer, ProgramProposer)
+    }
+    assert "Write a function `f`" in asked[Inducer] and "one function called `f`" in asked[ProgramProposer]
 
 
 def test_questions_hold_two_of_three() -> None:
@@ -57,9 +136,9 @@ def test_questions_hold_two_of_three() -> None:
 
 
 @PROPERTY
-@given(st.text(max_size=60))
+@given(st.text(max_size=60) | st.text(alphabet="def f(a):\n`input[]1,'<>=#", max_size=80))
 def test_no_text_breaks_a_reader(text: str) -> None:
-    for dialect in GRAMMARS:
-        for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect)):  # type: ignore[arg-type]
+    for dialect in DIALECTS:
+        for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect), Abducer(dialect)):
             found = role.parse(text)
             assert found.is_valid == (found.invalid is None) and 0 <= found.format <= 1

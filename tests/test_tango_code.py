@@ -14,7 +14,7 @@ from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.roles import Coder
+from milonga.roles import Coder, StepSolver
 from milonga.sandbox.values import to_canonical
 from milonga.systems.tango.code import TangoCode, TangoCodeOptions, passed_shares
 from milonga.systems.tango.recipe import Tango, TangoOptions
@@ -63,9 +63,34 @@ def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) ->
     p = plan(reward="share")
     one, programs = sample_rollouts(p)
     found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
-    monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items: found)
+    monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items, apart: found)
     (train_batch,) = p.recipe.credit(one, programs)
     assert signs(train_batch) == [1, 0, -1, 0]
+
+
+@pytest.mark.parametrize(("reward", "counts"), [("share", True), ("all", False)])
+def test_a_group_is_flat_by_what_is_paid(reward: str, counts: bool) -> None:
+    """None of three programs passes all tests, and two pass some: only shares differ."""
+    p = plan(reward=reward, mask_step_if_flat=True)
+    one, programs = sample_rollouts(p)
+    some = programs[1:]
+    for rollout in some:
+        start = rollout.segments[-1].start
+        rollout.steps = ((start, start + 1), (start + 1, len(rollout.ids)))
+    recipe = p.recipe
+    assert isinstance(recipe, TangoCode) and some.rewards.tolist() == [0.0] * 3
+    notes = recipe.credit_generator(one, some, [[1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]], some.rewards).notes
+    assert (notes["step_share"] > 0) == counts
+
+
+def test_in_tags_the_control_is_asked_for_a_program_outside_any_box() -> None:
+    solver, program = StepSolver("tagged"), "def f(s):\n    return s + '}'"
+    asked = "".join(part.text for part in solver.prompt(Problem("p", "Write f.", "", {"form": "program"})))
+    assert "boxed" not in asked and asked == "".join(part.text for part in Coder("tagged").prompt(Problem("p", "Write f.", "")))
+    text = f"<think>\n<step>append it</step>\n</think>\n<answer>\n{program}\n</answer>"
+    for role in (solver, Coder("tagged")):
+        assert role.parse(text).is_valid and role.parse(text).value.answer == program
+        assert role.parse(f"Sure!\n{text}\nDone.").is_valid, "text around the tags costs format alone"
 
 
 def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:

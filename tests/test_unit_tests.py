@@ -93,4 +93,10 @@ def test_short_right_tests_earn_most_under_the_transform() -> None:
     assert made.tolist() == pytest.approx((np.array([40.0, 0, -20, -20]) / np.std([40.0, 0, -20, -20])).tolist())
     assert made[2] < 0, "a right test longer than the median loses"
     assert not shape_by_length(np.ones(3), np.array([1.0, 2, 3])).any(), "all alike"
+    # One length tells nothing: 1, -1, -1, of which the positive part is scaled by 2, all by their std of sqrt(2).
+    alone = shape_by_length(np.array([1.0, 0.0, 0.0]), np.array([30.0, 10.0, 20.0]))
+    assert alone.tolist() == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)])
+    assert shape_by_length(np.array([1.0, 1.0, 0.0]), np.array([7.0, 7.0, 9.0])).tolist() == pytest.approx(
+        [0.5**0.5] * 2 + [-(2**0.5)]
+    )
     assert not shape_by_length(rewards, lengths, low=1000).any(), "all shorter than the bound: nothing is negative"

@@ -7,7 +7,7 @@ With `staleness`, rollouts of later turns are sampled meanwhile; which weights s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -262,6 +262,7 @@ class Loop:
         """Assign credit, learn and publish; return this turn's metrics, and the advantages by rollout id."""
         row: dict[str, Any] = {}
         advantages: dict[str, Floats] = {}
+        learned: dict[str, list[_Learned]] = {}
         signals = total = 0
         for train_batch in self.credit(ctx, rollouts):
             if self.config.control == "shuffled":
@@ -280,12 +281,12 @@ class Loop:
                 version = self.engine.publish(train_batch.policy)
             if train_batch.advantages is not None:
                 advantages |= {t.id: array for t, array in zip(train_batch.rollouts, train_batch.advantages, strict=True)}
-            row |= {f"learn/{train_batch.policy}/{key}": value for key, value in _format_report(report, behind).items()}
-            row |= {f"credit/{train_batch.policy}/{key}": value for key, value in train_batch.notes.items()}
-            row |= {f"flow/{source}>{train_batch.policy}": share for source, share in train_batch.sources.items()}
-            row[f"learn/{train_batch.policy}/version"] = version
+            figures = _format_report(report, behind) | {"version": version}
+            learned.setdefault(train_batch.policy, []).append(_Learned(train_batch, figures))
             if report.skipped:
                 self.view.say(f"turn {ctx.turn}: {report.skipped}")
+        for policy, batches in learned.items():
+            row |= _merge_learned(policy, batches)
         if total:
             row["signal"] = signals / total
         row |= _rollout_metrics(rollouts)
@@ -354,6 +355,51 @@ def _format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
     if behind is None:
         return {key: value for key, value in numbers.items() if not key.startswith("stale_")}
     return {"staleness": behind} | numbers
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """A train batch that a policy has learned from, and the figures of the update."""
+
+    batch: TrainBatch
+    figures: Mapping[str, Any]
+
+    @property
+    def weight(self) -> int:
+        """The weight of its figures among those of the turn's other batches of the policy: its rows."""
+        return max(1, len(self.batch.rollouts))
+
+
+ADDED, LAST, HIGHEST = ("tokens", "steps", "skipped"), ("lr", "version"), ("peak_gib",)
+"""Figures of several updates in one turn that are no means over their rows."""
+
+
+def _merge_learned(policy: str, batches: Sequence[_Learned]) -> dict[str, Any]:
+    """Merge the metrics of all updates of a policy in a turn. Counts are added, the rate and the version are the last; other
+    figures, notes and shares of credit are means by rows. A source that gave a batch nothing has the share 0 in it."""
+    weights = [each.weight for each in batches]
+    sources = dict.fromkeys(source for each in batches for source in each.batch.sources)
+    out: dict[str, Any] = {}
+    for prefix, parts in (("learn", [each.figures for each in batches]), ("credit", [each.batch.notes for each in batches])):
+        for key in dict.fromkeys(key for part in parts for key in part):
+            found = [(part[key], weight) for part, weight in zip(parts, weights, strict=True) if part.get(key) is not None]
+            out[f"{prefix}/{policy}/{key}"] = _merge_values(key if prefix == "learn" else "", found)
+    for source in sources:
+        shares = [(each.batch.sources.get(source, 0.0), each.weight) for each in batches]
+        out[f"flow/{source}>{policy}"] = _merge_values("", shares)
+    return out
+
+
+def _merge_values(name: str, found: Sequence[tuple[Any, int]]) -> Any:
+    """Merge the values of one figure, each with its weight; None if there are none. One alone stays as it is."""
+    values = [value for value, _ in found]
+    if len(values) < 2 or name in LAST:
+        return values[-1] if values else None
+    if name in ADDED:
+        return sum(values)
+    if name in HIGHEST:
+        return max(values)
+    return sum(value * weight for value, weight in found) / sum(weight for _, weight in found)
 
 
 def _rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:

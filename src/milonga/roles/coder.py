@@ -6,16 +6,9 @@ import re
 from collections.abc import Sequence
 
 from milonga.roles.base import ROLES
-from milonga.roles.solver import StepSolver
-from milonga.roles.tags import find_frame, find_tags
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
-
-CODER_PROMPT = """\
-Write the program that is asked for below. Think inside <think> and </think>, and put every step of the plan into its own \
-<step> and </step>. After that give only the program inside <answer> and </answer>.
-
-Task:
-"""
+from milonga.roles.solver import StepSolver, ask_for_program
+from milonga.roles.tags import find_frame, find_loose_frame, find_tags
+from milonga.types import Parsed, Problem, Prompt, Rollout, Solution
 
 
 @ROLES.register("coder")
@@ -26,9 +19,7 @@ class Coder(StepSolver):
     name = "coder"
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        if self.dialect != "tagged":
-            return super().prompt(problem, target)
-        return (Part(CODER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        return ask_for_program(problem) if self.dialect == "tagged" else super().prompt(problem, target)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         return _parse_program(text) if self.dialect == "tagged" else super().parse(text, target)
@@ -43,15 +34,18 @@ class Coder(StepSolver):
 
 
 def _parse_program(text: str) -> Parsed:
-    """Parse a completion that is one work tag and one program tag; steps are inside the work."""
-    frame = find_frame(text, "think", "answer")
-    work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
-    found = find_tags(work, "step", offset)
-    answer = frame[2].strip("\n") if frame and frame[2].strip() else None
-    value = Solution(tuple(step.body.strip() for step in found), tuple(step.end for step in found), answer)
-    if frame is None:
+    """Parse a completion with one work tag and one program tag; steps are inside the work. Text around the two costs format
+    alone."""
+    exact, loose = find_frame(text, "think", "answer"), find_loose_frame(text, "think", "answer")
+    if loose is None:
+        steps = find_tags(text, "step")
+        value = Solution(tuple(step.body.strip() for step in steps), tuple(step.end for step in steps), None)
         return Parsed(value, 0.0, "not one <think> followed by one <answer>")
-    if answer is None or not found:
-        return Parsed(value, 0.2, "no program" if answer is None else "no steps")
-    outside = re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip()
-    return Parsed(value, 0.6 if outside else 1.0)
+    work, program = loose
+    steps = find_tags(work.body, "step", work.start + len("<think>"))
+    answer = program.body.strip("\n") if program.body.strip() else None
+    value = Solution(tuple(step.body.strip() for step in steps), tuple(step.end for step in steps), answer)
+    if answer is None or not steps:
+        return Parsed(value, 0.2 if exact else 0.0, "no program" if answer is None else "no steps")
+    outside = re.sub(r"<step>.*?</step>", "", work.body, flags=re.DOTALL).strip()
+    return Parsed(value, (0.6 if outside else 1.0) if exact else 0.0)

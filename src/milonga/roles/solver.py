@@ -23,6 +23,12 @@ Solve the problem below. Work inside <think> and </think>, and put every logical
 Problem:
 """
 PLAIN_FORM = "solution, step by step, and put your final answer within \\boxed{}."
+PROGRAM_PROMPT = """\
+Write the program that is asked for below. Think inside <think> and </think>, and put every step of the plan into its own \
+<step> and </step>. After that give only the program inside <answer> and </answer>.
+
+Task:
+"""
 NEXT_EXAMPLE = "\n\nProblem:"
 """What a model that was shown a worked example writes when it goes on to a problem of its own."""
 NO_ANSWER, NO_STEPS = "no boxed answer, and none that the task could find", "no steps"
@@ -66,6 +72,8 @@ class StepSolver(Role):
         if self.dialect == "plain":
             asked = {"example": self.example, "program": problem.wants_program}
             return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)
+        if problem.wants_program:
+            return ask_for_program(problem)
         return (Part(SOLVER_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def render_plain_request(self, opening: str, problem: Problem) -> Part:
@@ -97,6 +105,11 @@ class StepSolver(Role):
         flawed = task.demonstrate_flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
         return None, self.write(shown.steps, shown.answer)
+
+
+def ask_for_program(problem: Problem) -> Prompt:
+    """Ask for a program in tags, outside any box: a brace in a string of it would close the box."""
+    return (Part(PROGRAM_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
 
 def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Rollout:

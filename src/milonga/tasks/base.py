@@ -93,11 +93,7 @@ LABELS = Capability(
     "labels", "needs solutions with labelled steps, which task '{task}' does not have; task.form=steps reads a file of them"
 )
 """Problems have a solution whose steps are labelled, or `grade` labels the steps of any solution."""
-CALLS = Capability(
-    "calls", "runs programs on calls, which not all tests of task '{task}' are; task.unreadable=skip leaves out what are none"
-)
-"""Programs are tested by calls with values: more calls can stand beside them."""
-CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, PREFERENCES, LABELS, CALLS)
+CAPABILITIES = (ANSWERS, STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS, PREFERENCES, LABELS)
 """All of them, in the order in which they are checked."""
 
 

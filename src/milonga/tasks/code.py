@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence, Set
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +21,19 @@ from milonga.errors import ConfigError, DataError, suggest_name
 from milonga.randomness import keyed_rng
 from milonga.sandbox import Level, Limits, is_same_value
 from milonga.sandbox.values import Canonical
-from milonga.tasks.base import CALLS, DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, assign_split
+from milonga.tasks.base import (
+    DEMONSTRATIONS,
+    TASKS,
+    Capability,
+    Demonstration,
+    Task,
+    TaskOptions,
+    assign_split,
+    normalise_text,
+)
 from milonga.tasks.code_data import FunctionParser, FunctionRow, Test, render_test
-from milonga.tasks.code_python import PythonRunner, Ran, extract_source, find_blocks
-from milonga.tasks.code_questions import ENTRY, parse_output, plan_run
+from milonga.tasks.code_python import PythonRunner, Ran, build_source, find_blocks
+from milonga.tasks.code_questions import ENTRY, PROGRAM, parse_output, plan_run, rename_function
 from milonga.tasks.code_tests import judge_outcomes, plan_programs
 from milonga.tasks.code_words import (
     FAMILIES,
@@ -41,8 +52,10 @@ from milonga.types import SPLITS, Grade, Problem, Split
 MOST_WORDS = 8
 MOST_DRAWS = 2000
 """Functions that are drawn before giving up on a split: only a handful of texts can miss a tenth of all so often."""
-PROGRAM = {"form": "program"}
-"""What tells solvers that the answer is a program: `Problem.wants_program`."""
+HELD_OUT: tuple[Split, ...] = ("dev", "test")
+SCANNED = 40
+"""Functions of a held-out split that are looked at for each whose right program is held out too; of those that are made up
+about a tenth are."""
 TRIES = 200
 """Calls that are drawn for the tests of one function."""
 FILE_OPTIONS, FILE_OPTIONS_BEFORE = '"dev":null,"test":null', '"dev_share":0.1,"test_share":0.1'
@@ -141,7 +154,7 @@ class Code(Task):
         self.tiny = o.dialect == "tiny"
         self.knows_steps = self.tiny
         self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
-        self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
+        self.runner = PythonRunner(Limits(cpu_s=o.cpu_s, wall_s=max(5.0, 5 * o.cpu_s)), o.isolation, o.allow_weak_isolation)
         self.rows = _load_file_rows(o) if o.path is not None else None
         self.order = (
             {} if self.rows is None else {split: _shuffle_order(self.rows.rows[split], o.seed, split) for split in SPLITS}
@@ -163,6 +176,31 @@ class Code(Task):
 
     def size(self, split: Split) -> int | None:
         return None if self.rows is None else len(self.rows.rows[split])
+
+    def holds_out_program(self, program: str, split: Split | None = None) -> bool:
+        """Whether a program is kept for measuring: in one held-out split, or in any. Of made-up functions the hash of its text
+        says so; of those of a file, whether a function that is held out has it as its right program."""
+        splits = HELD_OUT if split is None else (split,)
+        if self.rows is None:
+            return assign_split(program) in splits
+        return any(normalise_text(program) in self._right_programs[split] for split in splits)
+
+    def find_held_out_functions(self, split: Split, count: int) -> list[Problem]:
+        """Find `count` functions of a held-out split whose right program is held out too; fewer, where there are no more."""
+        size, most = self.size(split), SCANNED * count
+        problems = (self.problem(split, index) for index in range(most if size is None else min(size, most)))
+        return list(islice((one for one in problems if one.answer and self.holds_out_program(one.answer, split)), count))
+
+    @cached_property
+    def _right_programs(self) -> dict[Split, frozenset[str]]:
+        """The normalised right programs of each held-out split of a file: as they are, and as a proposer would name them."""
+        assert self.rows is not None
+        found: dict[Split, frozenset[str]] = {}
+        for split in HELD_OUT:
+            rows = [row for row in self.rows.rows[split] if isinstance(row, FunctionRow)]
+            programs = [text for row in rows for text in (row.answer, rename_function(row.before + row.answer, row.entry))]
+            found[split] = frozenset(normalise_text(text) for text in programs if text)
+        return found
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -203,20 +241,21 @@ class Code(Task):
         return Problem(f"code/{split}/{row.number}", row.question + row.note, row.answer, data)
 
     def run_programs(
-        self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False
+        self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False, apart: bool = False
     ) -> list[Ran | None]:
         """Run programs on calls with these arguments; None if the sandbox could not tell.
 
-        With `twice` a program that does not do the same in another process gives nothing; the tiny dialect cannot differ.
+        With `twice` a program that does not do the same in another process gives nothing; the tiny dialect cannot differ. With
+        `apart` a call that goes beyond a limit takes no other with it.
         """
         if self.tiny:
             return [
                 tuple(call_program(program, problem.data["signature"], call) for call in calls)
                 for problem, program, calls in items
             ]
-        sources = [_build_source(problem, program) for problem, program, _ in items]
+        sources = [build_source(problem, program) for problem, program, _ in items]
         calls = [(problem.data["entry"], tuple(map(tuple, given))) for problem, _, given in items]
-        return self.runner.run_programs([(source, *call) for source, call in zip(sources, calls, strict=True)], twice)
+        return self.runner.run_programs([(source, *call) for source, call in zip(sources, calls, strict=True)], twice, apart)
 
     def draw_extra_calls(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
         """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
@@ -237,18 +276,21 @@ class Code(Task):
         named = [block for block in blocks if f"def {problem.data['entry']}(" in block]
         return next(reversed(named or blocks), None)
 
-    def run_hidden_tests(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+    def run_hidden_tests(
+        self, items: Sequence[tuple[Problem, str | None]], apart: bool = False
+    ) -> list[tuple[bool, ...] | None]:
         """Run the hidden tests; one bool per test, None if the sandbox could not tell. A missing program passes none.
 
-        For a question about a program: whether its answer is right.
+        For a question about a program: whether its answer is right. `apart`, as for `run_programs`: for who counts the tests
+        that pass, rather than asking whether all do.
         """
-        called, others = self._run_calls(items), self._run_other_tests(items)
+        called, others = self._run_calls(items, apart), self._run_other_tests(items)
         return [None if one is None or other is None else one + other for one, other in zip(called, others, strict=True)]
 
-    def _run_calls(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+    def _run_calls(self, items: Sequence[tuple[Problem, str | None]], apart: bool) -> list[tuple[bool, ...] | None]:
         """Run the hidden tests that are calls."""
         runs = [plan_run(problem, answer) for problem, answer in items]
-        results = iter(self.run_programs([run for run in runs if run is not None and run[2]]))
+        results = iter(self.run_programs([run for run in runs if run is not None and run[2]], apart=apart))
         out: list[tuple[bool, ...] | None] = []
         for (problem, answer), run in zip(items, runs, strict=True):
             if run is None:
@@ -263,7 +305,7 @@ class Code(Task):
         """Run the hidden tests that are no calls, all in one batch; only functions of a file have any."""
         if self.rows is None:
             return [() for _ in items]
-        planned = [plan_programs(problem, _build_source(problem, answer or "")) for problem, answer in items]
+        planned = [plan_programs(problem, build_source(problem, answer or "")) for problem, answer in items]
         outcomes = iter(self.runner.run([program for programs in planned for program in programs]))
         return [
             judge_outcomes(problem, [next(outcomes) for _ in programs], self.options.tolerance)
@@ -296,11 +338,7 @@ class Code(Task):
 
     @property
     def offers(self) -> Set[Capability]:
-        if self.rows is None:
-            return super().offers | {CALLS}
-        rows = [row for split in SPLITS for row in self.rows.rows[split] if isinstance(row, FunctionRow)]
-        called = all(row.tests and not row.checks for row in rows)
-        return super().offers - {DEMONSTRATIONS} | ({CALLS} if called else set())
+        return super().offers if self.rows is None else super().offers - {DEMONSTRATIONS}
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["slots"])
@@ -368,12 +406,6 @@ def _make_test_data(entry: str, public: str, hidden: Sequence[Test]) -> dict[str
         "inputs": [list(given) for given, _ in hidden],
         "outputs": [output for _, output in hidden],
     }
-
-
-def _build_source(problem: Problem, answer: str) -> str:
-    """Build the source to run: the program of an answer, behind what the problem puts before it."""
-    before: str = problem.data.get("before", "")
-    return before + extract_source(answer)
 
 
 def _shuffle_order(rows: Sequence[FileRow], seed: int, split: Split) -> list[int]:

@@ -11,6 +11,7 @@ never meets what is expected of it. Of MBPP and HumanEval the few others run as 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,7 @@ class FunctionRow(Row):
     entry: str = ""
     """The function; empty for a program that reads its input and prints."""
     public: str = ""
-    """A test that may be shown."""
+    """A test that may be shown, and is not in the prompt already."""
     tests: tuple[Test, ...] = ()
     """Calls, and what they must return."""
     checks: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class FunctionParser:
 
     def _parse_mbpp(self, record: Mapping[str, Any], where: str) -> FunctionRow:
         prompt = _get_text(record, "text" if "text" in record else "prompt", where)
-        code, assertions = _get_text(record, "code", where), record["test_list"]
+        code, assertions = _get_text(record, "code", where).replace("\r\n", "\n"), record["test_list"]
         if not isinstance(assertions, list) or not assertions or not all(isinstance(each, str) for each in assertions):
             raise UnreadableTest("not a list of assertions")
         entry = _find_entry(code, assertions[0])
@@ -120,7 +121,7 @@ class FunctionParser:
             prompt,
             code,
             entry=entry,
-            public=render_test(entry, tests),
+            public="" if shown else render_test(entry, tests),
             tests=tests,
             checks=checks,
             note=_name_function(prompt, entry) + ("\nIt must pass:\n" + "\n".join(shown) if shown else ""),
@@ -326,3 +327,39 @@ def _parse_assertion(test: ast.expr, entry: str) -> Test:
         raise UnreadableTest(f"not made of literals: {said}") from None
     to_canonical(arguments)  # within the bounds
     return arguments, to_canonical(value)
+
+
+def parse_written_tests(source: str) -> list[tuple[str, Test]]:
+    """Parse the assertions of a text that a model wrote: the function that each calls, and the call with its result. Those that
+    are no call with literals are left out. `assert f(1)` and `assert not f(1)` expect True and False."""
+    found = []
+    for node in _find_written_assertions(source):
+        test = _spell_out(node.test)
+        call = test.left if isinstance(test, ast.Compare) else None
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            continue
+        try:
+            found.append((call.func.id, _parse_assertion(test, call.func.id)))
+        except (UnreadableTest, InvalidValue):
+            continue
+    return found
+
+
+def _find_written_assertions(source: str) -> list[ast.Assert]:
+    """Find the assertions of a text; line by line, where it is no Python as a whole."""
+    lines = [line.strip() for line in source.split("\n")]
+    for parts in ([source], [line for line in lines if line.startswith("assert ")]):
+        trees = []
+        for part in parts:
+            with contextlib.suppress(UnreadableTest):
+                trees.append(_parse_python(part))
+        if trees:
+            return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    return []
+
+
+def _spell_out(test: ast.expr) -> ast.expr:
+    """Spell out what a bare call, or its negation, is compared with."""
+    denied = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    call = test.operand if isinstance(test, ast.UnaryOp) and denied else test
+    return ast.Compare(call, [ast.Eq()], [ast.Constant(not denied)]) if isinstance(call, ast.Call) else test

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from milonga.sandbox import Failure, Level, Limits, Outcome, Program, Sandbox
+from milonga.sandbox import Failure, Level, Limits, Outcome, Program, Sandbox, Status
 from milonga.sandbox.values import Canonical
+from milonga.types import Problem
 
 FENCE = re.compile(r"```(?P<language>[a-zA-Z0-9]*)[ \t\r]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
 PYTHON = ("", "python", "python3", "py")
@@ -18,6 +20,8 @@ Ran = tuple[Canonical | None, ...]
 """What a program gave for each call; None where it gave nothing."""
 Call = tuple[str, str, tuple[tuple[Any, ...], ...]]
 """A program, the function to call, and the arguments of each call."""
+LIMITS: tuple[Status, ...] = ("timeout", "memory", "output_too_large")
+"""How a process ends at a limit, with all its calls, though only one of them may have gone beyond it."""
 
 
 def find_blocks(text: str) -> list[str]:
@@ -32,6 +36,12 @@ def find_blocks(text: str) -> list[str]:
 def extract_source(answer: str) -> str:
     """Extract the program of an answer: the text between code fences, if there are any."""
     return next(iter(find_blocks(answer)), answer.strip("\n"))
+
+
+def build_source(problem: Problem, answer: str) -> str:
+    """Build the source to run: the program of an answer, behind what the problem puts before it."""
+    before: str = problem.data.get("before", "")
+    return before + extract_source(answer)
 
 
 class PythonRunner:
@@ -54,17 +64,46 @@ class PythonRunner:
         found = dict(zip(wanted, self.sandbox.run(wanted), strict=True))
         return [found[program] for program in programs]
 
-    def run_programs(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
+    def run_programs(self, items: Sequence[Call], twice: bool = False, apart: bool = False) -> list[Ran | None]:
         """Run programs on their calls; None if the sandbox could not tell. Equal programs run once.
 
-        With `twice`, in two processes: one that does not do the same in both gave nothing.
+        With `twice`, in two processes: one that does not do the same in both gave nothing. With `apart`, a call that ends its
+        process takes no other with it: each is then made again in a process, and with limits, of its own.
         """
         wanted = dict.fromkeys((source, entry, repr(calls)) for source, entry, calls in items)
         firsts = {(source, entry, repr(calls)): Program(source, entry, calls) for source, entry, calls in items}
         run = self.sandbox.run_deterministic if twice else self.sandbox.run
-        outcomes = run([firsts[key] for key in wanted])
-        found: dict[tuple[str, str, str], Ran | None] = {}
-        for key, outcome in zip(wanted, outcomes, strict=True):
-            values = tuple(None if isinstance(result, Failure) else result for result in outcome.results)
-            found[key] = None if outcome.status == "sandbox_error" else values
+        programs = [firsts[key] for key in wanted]
+        outcomes = run(programs)
+        found = dict(zip(wanted, self._run_apart(programs, outcomes) if apart else map(_list_values, outcomes), strict=True))
         return [found[source, entry, repr(calls)] for source, entry, calls in items]
+
+    def _run_apart(self, programs: Sequence[Program], outcomes: Sequence[Outcome]) -> list[Ran | None]:
+        """Run the calls of programs whose process was ended again, each in a process of its own."""
+        ended = [_is_ended_at_limit(outcome) for outcome in outcomes]
+        singles = [
+            replace(program, calls=(call,))
+            for program, again in zip(programs, ended, strict=True)
+            for call in program.calls
+            if again
+        ]
+        results = iter([_list_values(outcome) for outcome in self.sandbox.run(singles)])
+        out: list[Ran | None] = []
+        for program, outcome, again in zip(programs, outcomes, ended, strict=True):
+            parts = [next(results) for _ in program.calls] if again else [_list_values(outcome)]
+            known = [part for part in parts if part is not None]
+            out.append(tuple(value for part in known for value in part) if len(known) == len(parts) else None)
+        return out
+
+
+def _is_ended_at_limit(outcome: Outcome) -> bool:
+    """Whether a process with several calls was ended at a limit, so that none of them has a value."""
+    failures = [result for result in outcome.results if isinstance(result, Failure)]
+    return len(failures) == len(outcome.results) > 1 and all(failure.status in LIMITS for failure in failures)
+
+
+def _list_values(outcome: Outcome) -> Ran | None:
+    """List what a program gave for each call; None if the sandbox could not tell."""
+    if outcome.status == "sandbox_error":
+        return None
+    return tuple(None if isinstance(result, Failure) else result for result in outcome.results)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
+from milonga.tasks.code_python import build_source
 from milonga.tasks.code_words import infer_signature, render_arguments, render_value
 from milonga.types import Problem
 
@@ -22,6 +24,9 @@ Kind = Literal["deduction", "abduction", "induction"]
 KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
 ENTRY = "f"
 """What a Python function is called that somebody made up."""
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+PROGRAM = {"form": "program"}
+"""What tells solvers that the answer is a program: `Problem.wants_program`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,37 @@ class Worked:
         return len(self.inputs) > (told if kind == "induction" else 0)
 
 
+def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
+    """Make an example from a function of the task `code` as if somebody had proposed it: with one of its calls, or with
+    several, and with the name of any such function, since its own may tell what it does. What is not tested by calls, has one
+    that is too long to be an answer, or cannot be renamed, leaves no question."""
+    number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
+    program = rename_function(build_source(problem, problem.answer), problem.data["entry"])
+    calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
+    if program is None or None in map(parse_call, calls):
+        return Worked("", (), ())
+    return Worked(program, calls, tuple(problem.data["outputs"][number]))
+
+
+def rename_function(source: str, name: str) -> str | None:
+    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, if it is called from
+    within a string, or if the source cannot be read. A program of the tiny dialect has no name, and stays as it is."""
+    if name in ("", ENTRY):
+        return source
+    try:
+        tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.NAME]
+    except (tokenize.TokenError, SyntaxError):
+        return None
+    if any(token.string == ENTRY for token in tokens):
+        return None
+    lines = source.split("\n")
+    for token in reversed([token for token in tokens if token.string == name]):
+        row, column = token.start
+        lines[row - 1] = lines[row - 1][:column] + ENTRY + lines[row - 1][column + len(name) :]
+    renamed = "\n".join(lines)
+    return None if f"{name}(" in renamed else renamed
+
+
 def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
     """Make the problem data by which a question's answer is graded. The first `told` pairs are shown, not tested."""
     if not worked.has_question(kind, told):
@@ -48,7 +84,8 @@ def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
     arguments = [parse_arguments(given) for given in worked.inputs]
     known = {"signature": infer_signature(arguments[0]), "entry": ENTRY}
     if kind == "induction":
-        return known | {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
+        hidden = {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
+        return known | hidden | PROGRAM
     asks = "output" if kind == "deduction" else "input"
     return known | {"asks": asks, "program": worked.program, "outputs": list(worked.outputs[:1])}
 
@@ -59,7 +96,8 @@ def plan_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequen
     if asks is None:
         return problem, answer or "", problem.data["inputs"]
     try:
-        return (problem, problem.data["program"], [parse_arguments(answer or "")]) if asks == "input" else None
+        program = problem.data["program"]
+        return (problem, program, [spread_tuple(program, parse_arguments(answer or ""))]) if asks == "input" else None
     except InvalidValue:
         return None
 
@@ -72,24 +110,63 @@ def parse_output(problem: Problem, answer: str | None) -> Canonical | None:
         return None
 
 
-def parse_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
-    """Parse an input; return its normalised text and its arguments, None if it is invalid."""
+def spread_tuple(program: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Spread arguments that were written in brackets of their own: one tuple, where a Python function takes several."""
+    if len(arguments) != 1 or not isinstance(arguments[0], tuple):
+        return arguments
+    functions = [node for node in _parse_statements(program) if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
+    takes = [len(each.args.posonlyargs) + len(each.args.args) for each in functions]
+    least = [most - len(each.args.defaults) for most, each in zip(takes, functions, strict=True)]
+    fits = len(functions) == 1 and 1 < least[0] <= len(arguments[0]) <= takes[0]
+    return arguments[0] if fits else arguments
+
+
+def parse_call(given: str, program: str = "") -> tuple[str, tuple[Any, ...]] | None:
+    """Parse an input of a program; return its normalised text and its arguments, None if it is invalid."""
     try:
-        arguments = parse_arguments(given)
+        arguments = spread_tuple(program, parse_arguments(given))
     except InvalidValue:
         return None
     return render_arguments(arguments), arguments
 
 
 def is_one_function(source: str) -> bool:
-    """Whether a text is Python with exactly one function of its own, by the right name; constants and imports may stand
-    beside it."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    """Whether a text is Python with exactly one function of its own, called `ENTRY`; constants and imports may stand beside
+    it."""
+    functions = [node for node in _parse_statements(source) if isinstance(node, DEFINITIONS)]
     return len(functions) == 1 and isinstance(functions[0], ast.FunctionDef) and functions[0].name == ENTRY
+
+
+def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
+    """Split a program from the statements beside its definitions that only use its function, as models write examples of use.
+    Return it, and the arguments of the last such call; None if there is none with positional arguments."""
+    lines: list[str | None] = list(source.split("\n"))
+    given = None
+    for node in _parse_statements(source):
+        calls = [] if isinstance(node, DEFINITIONS) else _find_calls(node, entry)
+        if calls:
+            lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+            given = _render_call(source, calls[-1]) or given
+    return "\n".join(line for line in lines if line is not None).strip("\n"), given
+
+
+def _parse_statements(source: str) -> list[ast.stmt]:
+    """Parse the statements of a program, without running it; none, if it is no Python."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # models leave backslashes unescaped
+            return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def _find_calls(node: ast.stmt, entry: str) -> list[ast.Call]:
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == entry]
+
+
+def _render_call(source: str, call: ast.Call) -> str | None:
+    """Render the arguments of a call as they stand in the source; None if some are named."""
+    return None if call.keywords else ", ".join(ast.get_source_segment(source, part) or "" for part in call.args)
 
 
 def remove_comments(source: str) -> str:

@@ -8,6 +8,7 @@ solution has a step for each word, its piece, and every step has an exact truth 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -326,6 +327,15 @@ def render_arguments(arguments: Sequence[Any]) -> str:
 
 def render_value(value: Canonical) -> str:
     return _render_literal(decode(value))
+
+
+def corrupt_result(text: str, rng: random.Random) -> str:
+    """Return a result that is slightly wrong, from the text of a right one."""
+    numbers = list(re.finditer(r"\d+", text))
+    if numbers:
+        one = rng.choice(numbers)
+        return f"{text[: one.start()]}{abs(int(one[0]) + rng.choice((-2, -1, 1, 2)))}{text[one.end() :]}"
+    return {"[]": "[0]", "''": "'a'", "True": "False", "False": "True"}.get(text) or f"'{text[1:-1][::-1]}a'"
 
 
 PROBES: tuple[dict[str, Any], ...] = (

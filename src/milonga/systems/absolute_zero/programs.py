@@ -1,7 +1,7 @@
 """Programs that the agents propose: running them, making questions about them, and held-out ones for measurement.
 
-A program counts if it can be parsed, runs on its inputs, gives the same in another process, and has short outputs. A program
-whose text falls into a held-out split is never taken: the agents are measured on those.
+A program counts if it can be parsed, runs on its inputs, gives the same in another process, and has short outputs. A held-out
+program is never taken: the agents are measured on those.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from typing import Any
 
 from milonga.context import Context
 from milonga.systems.absolute_zero.roles import Inputs, Program, Question
-from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import extract_source
 from milonga.tasks.code_questions import ENTRY, Kind, Worked, is_one_function, make_question_data, parse_call
-from milonga.tasks.code_words import infer_signature, render_arguments, render_value
-from milonga.types import Problem, Rollout, Split
+from milonga.tasks.code_words import infer_signature, render_value
+from milonga.types import Problem, Rollout
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
 VOID = (UNKNOWN, HELD_OUT)
 """Reasons to leave a proposal out, rather than to penalise its proposer."""
-SCANNED = 40
-"""Held-out functions that are looked at for each one that is measured on; about a tenth of them are usable."""
+
+
 Draft = tuple[str, Sequence[str]]
 """A program and its inputs, as proposed."""
 
@@ -51,14 +50,9 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
     return out
 
 
-def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
-    """Filter the programs that count."""
-    return [worked for worked in found if isinstance(worked, Worked)]
-
-
 def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
-    found = [parse_call(given) for given in inputs]
+    found = [parse_call(given, _extract_program_source(task, program)) for given in inputs]
     calls = [call for call in found if call is not None]
     if not calls or len(calls) < len(found) or len({text for text, _ in calls}) < len(calls):
         return "its inputs are no literals, or the same"
@@ -67,7 +61,7 @@ def _parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[
         return "its inputs are not of one signature"
     if not task.tiny and not is_one_function(_extract_program_source(task, program)):
         return f"it is not one function called {ENTRY}"
-    return calls if assign_split(_extract_program_source(task, program)) == "train" else HELD_OUT
+    return HELD_OUT if task.holds_out_program(_extract_program_source(task, program)) else calls
 
 
 def _extract_program_source(task: Code, program: str) -> str:
@@ -105,24 +99,3 @@ def extract_draft(proposal: Rollout) -> Draft:
         return data["program"], proposal.parsed.get(Inputs).inputs
     drafted = proposal.parsed.get(Program)
     return drafted.program, (drafted.input,)
-
-
-def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
-    """Make an example from a function of the task as if an agent had proposed it: with one of its calls, or with several."""
-    number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
-    calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
-    return Worked(problem.answer, calls, tuple(problem.data["outputs"][number]))
-
-
-def find_held_out_functions(task: Code, split: Split, count: int) -> list[Problem]:
-    """Find `count` functions of a held-out split with a reference program that no agent may propose."""
-    size = task.size(split)
-    most = SCANNED * count if size is None else min(size, SCANNED * count)
-    found: list[Problem] = []
-    for index in range(most):
-        problem = task.problem(split, index)
-        if problem.answer and assign_split(problem.answer) == split:
-            found.append(problem)
-        if len(found) == count:
-            break
-    return found

@@ -19,15 +19,12 @@ from milonga.systems.absolute_zero.programs import (
     UNKNOWN,
     VOID,
     extract_draft,
-    filter_valid,
-    find_held_out_functions,
+    is_terse,
     make_question,
-    make_worked_example,
     run_drafts,
 )
-from milonga.tasks.base import assign_split
 from milonga.tasks.code import get_code_task
-from milonga.tasks.code_questions import KINDS, Kind, Worked, remove_comments
+from milonga.tasks.code_questions import KINDS, Kind, Worked, make_worked_example, remove_comments
 from milonga.types import Problem, Rollout, Rollouts
 
 PROPOSERS: dict[Kind, str] = {kind: f"{kind}_proposer" for kind in KINDS}
@@ -83,17 +80,19 @@ class TaskMaker:
             asked = ctx.ask(
                 PROPOSERS["deduction"], self.buffers.sample_reference_prompts("deduction", ctx, count, o.references)
             )
-            found = filter_valid(self.run_proposals(ctx, asked, bare=True))
+            found = [ran for ran in self.run_proposals(ctx, asked, bare=True) if isinstance(ran, Worked)]
             for kind in ("deduction", "abduction"):
                 self.buffers.admit(kind, found, 0)
             if self.buffers.size("deduction") >= o.seeds * count:
                 break
         asked = ctx.ask(PROPOSERS["induction"], self.buffers.sample_program_prompts(ctx, count))
-        self.buffers.admit("induction", filter_valid(self.run_proposals(ctx, asked)), 0)
+        found = [ran for ran in self.run_proposals(ctx, asked) if isinstance(ran, Worked)]
+        self.buffers.admit("induction", found, 0)
 
     def fill_from_task(self, ctx: Context, count: int, turn: int) -> None:
         """Add the task's own functions to the buffers, in place of proposals."""
-        problems = [problem for problem in ctx.problems(count) if assign_split(problem.answer) == "train"]
+        task = get_code_task(ctx.task)
+        problems = [one for one in ctx.problems(count) if one.answer and not task.holds_out_program(one.answer)]
         for kind in KINDS:
             found = [make_worked_example(problem, kind, self.options.inputs) for problem in problems]
             self.buffers.admit(kind, [worked for worked in found if worked.has_question(kind, self.options.shown)], turn)
@@ -109,7 +108,7 @@ class TaskMaker:
 
     def make_held_out_questions(self, ctx: Context, count: int) -> dict[Kind, list[Problem]]:
         """Return the solver's held-out questions, about `count` programs that nobody may propose."""
-        o, problems = self.options, find_held_out_functions(get_code_task(ctx.task), ctx.split, count)
+        o, problems = self.options, get_code_task(ctx.task).find_held_out_functions(ctx.split, count)
         known = {kind: [make_worked_example(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
         return {
             kind: [
@@ -121,9 +120,10 @@ class TaskMaker:
     def run_proposals(self, ctx: Context, proposals: Rollouts, bare: bool = False) -> list[Worked | str]:
         """Execute each proposal. Return its program with inputs and outputs, or why it is not valid. `bare` strips comments."""
         o, drafts = self.options, []
+        least = o.inputs if is_terse(ctx) else o.shown + 1
         for proposal in proposals:
             program, inputs = extract_draft(proposal) if proposal.parsed.is_valid else ("", ())
-            enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
+            enough = "program" not in proposal.problem.data or least <= len(inputs) <= o.inputs
             kept = remove_comments(program) if bare or o.strip_comments else program
             drafts.append((kept, inputs if enough else ()))
         return run_drafts(get_code_task(ctx.task), drafts, o.longest)

@@ -29,7 +29,6 @@ from milonga.systems.absolute_zero.proposals import (
     compute_solve_rates,
 )
 from milonga.systems.absolute_zero.roles import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
-from milonga.tasks.base import CALLS
 from milonga.tasks.code import get_code_task
 from milonga.tasks.code_questions import KINDS, Kind
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
@@ -39,6 +38,7 @@ AIMS = {
     "abduction_proposer": "An input should be hard to find from the program and the output.",
 }
 ONE = Refused("proposing and solving are one policy in Absolute Zero")
+ONE_ADAPTER = Refused(f"{ONE.reason}: instead of --lora, set policies.generator.lora.rank=16 for one adapter")
 
 
 class AbsoluteZeroOptions(ProgramOptions):
@@ -83,11 +83,18 @@ class AbsoluteZero(Recipe):
     """The generator writes programs from a description in words. It is measured, and never sampled in training."""
     lead = "generator"
     tasks = ("code",)
-    needs = {CALLS}
-    bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE}
+    bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE_ADAPTER}
     Options = AbsoluteZeroOptions
     options: AbsoluteZeroOptions
     defaults = {"task": {"name": "code"}, "binding": "shared", "policies": {"generator": {"minibatches": 3}}}
+    published = {
+        "turns": 500,
+        "task": {"cpu_s": 10},
+        "batch": {"problems": 64},
+        "sampling": {"max_tokens": 8096},
+        "policies": {"generator": {"lr": 1e-6, "objective": {"entropy_coef": 0.001}}},
+        "options": {"references": 6, "inputs": 10, "shown": 5},
+    }
     measures = (
         *(f"{kind}/accuracy" for kind in KINDS),
         "solver/accuracy",

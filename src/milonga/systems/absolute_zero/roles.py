@@ -1,56 +1,53 @@
 """Roles around a program: propose programs and inputs, or infer one of (program, input, output) from the others.
 
 A question holds two of them, or pairs, in the text of its problem, which `Question` writes; the answer is the third. Answers
-are read as the solver's are: lines of work, and the answer behind `#`, or in its tag. They are data, and never become source.
+are read as the solver's are: lines of work, and the answer behind `#`, in its tag, or in a code block. They are data, and never
+become source.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.coder import Coder
-from milonga.roles.solver import StepSolver
+from milonga.roles.fences import clean_arguments, drop_thought, find_fenced_blocks, find_named, list_items, parse_named_answer
+from milonga.roles.solver import LOOSE_FORMAT, StepSolver
+from milonga.roles.tags import find_tags
+from milonga.roles.templates import load_packaged_prompt
+from milonga.tasks.code_questions import ENTRY, parse_call, split_usage
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-WORK = """\
-Work inside <think> and </think>, every step in its own <step> and </step>, and give the result inside \
-<answer>\\boxed{ }</answer>.
 
-"""
-TAGGED_INDUCE = """\
-Inputs of a program and its outputs are given. Find a program that gives them. Work inside <think> and </think>, every step in \
-its own <step> and </step>, and give only the program inside <answer> and </answer>.
-
-"""
-TAGGED_PROPOSE = """\
-Below are programs with an input each. Write a new one of the same form that differs from them and is harder, inside <program> \
-and </program>, and one input for it inside <input> and </input>: its arguments as Python literals, separated by commas. \
-{aim}It must do the same every time.
-
-"""
-TAGGED_INPUTS = """\
-Write {count} inputs for the program below that together show what it does, one in a line, inside <inputs> and </inputs>: its \
-arguments as Python literals, separated by commas.
-
-"""
-PROPOSAL = re.compile(r"\s*<program>(?P<program>.*?)</program>\s*<input>(?P<input>[^<>]*)</input>\s*", re.DOTALL)
-INPUTS = re.compile(r"\s*<inputs>(?P<inputs>[^<>]*)</inputs>\s*")
+def render_prompt(role: Role, mark: str, problem: Problem, **own: object) -> Prompt:
+    """Render the prompt of a role here: its mark and the problem in the terse dialect, else its template."""
+    if role.dialect == "terse":
+        return (Part(mark), Part(problem.text, foreign=True), Part("\n"))
+    template, tagged = load_packaged_prompt(role.name, __package__), role.dialect == "tagged"
+    return template.render({"problem": problem.text}, entry=ENTRY, tagged=tagged, **own)
 
 
 class Reasoner(StepSolver):
-    """A solver of one kind of question about programs; `mark` opens its prompt in the terse dialect."""
+    """A solver of one kind of question about programs; `mark` opens its prompt in the terse dialect. In prose its answer stands
+    in a code block called `block`."""
 
     mark: ClassVar[str]
-    orders: ClassVar[str]
+    block: ClassVar[Literal["input", "output"]]
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        if self.dialect == "terse":
-            return (Part(self.mark), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(f"{self.orders} {WORK}"), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        return render_prompt(self, self.mark, problem)
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect != "plain":
+            return super().parse(text, target)
+        return parse_named_answer(text, self.block, self.thought_steps)
+
+    def write(self, steps: Sequence[str], answer: str) -> str:
+        if self.dialect != "plain":
+            return super().write(steps, answer)
+        return "\n\n".join([*steps[:-1], "\n".join([*steps[-1:], f"```{self.block}\n{answer}\n```"])])
 
 
 @ROLES.register("deducer")
@@ -59,7 +56,7 @@ class Deducer(Reasoner):
 
     name = "deducer"
     mark = "="
-    orders = "A program and its input are given. Find its output, as a Python literal."
+    block = "output"
 
 
 @ROLES.register("abducer")
@@ -68,7 +65,7 @@ class Abducer(Reasoner):
 
     name = "abducer"
     mark = "^"
-    orders = "A program and an output are given. Find arguments for which it gives this output, as Python literals."
+    block = "input"
 
 
 @ROLES.register("inducer")
@@ -78,9 +75,7 @@ class Inducer(Coder):
     name = "inducer"
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        if self.dialect == "terse":
-            return (Part("&"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_INDUCE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        return render_prompt(self, "&", problem)
 
 
 @dataclass(frozen=True)
@@ -112,31 +107,47 @@ class ProgramProposer(Role):
 
     def __init__(self, dialect: Dialect, aim: str = "") -> None:
         super().__init__(dialect)
-        self.aim = f"{aim} " if aim else ""
+        self.aim = aim
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return () if self.dialect == "terse" else ("</input>",)
+        return ("</input>",) if self.dialect == "tagged" else ()
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` holds earlier programs with their inputs, as `references` writes them."""
-        if self.dialect == "terse":
-            return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_PROPOSE.format(aim=self.aim)), Part(problem.text, foreign=True), Part("\n\n"))
+        return render_prompt(self, "<", problem, aim=self.aim)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect == "plain":
+            return _parse_plain_program(drop_thought(text))
         if self.dialect == "terse":
             program, mark, given = text.partition("\n#")
             found = bool(mark and program.strip() and given.strip()) and "\n" not in program and "\n" not in given
         else:
-            match = PROPOSAL.fullmatch(text)
-            program, given = (match["program"].strip(), match["input"].strip()) if match else ("", "")
+            last = {name: find_tags(text, name)[-1:] for name in ("program", "input")}
+            program, given = ("".join(tag.body for tag in tags).strip() for tags in last.values())
             found = bool(program and given)
         return Parsed(Program(program, given), 1.0) if found else Parsed(Program("", ""), 0.0, "not one program and one input")
 
     def write(self, program: str, given: str) -> str:
         """Write the text that parses as this program and this input."""
+        if self.dialect == "plain":
+            return f"```python\n{program}\n```\n\n```input\n{given}\n```"
         return f"{program}\n#{given}" if self.dialect == "terse" else f"<program>{program}</program>\n<input>{given}</input>"
+
+
+def _parse_plain_program(text: str) -> Parsed:
+    """Parse the last block with the function, and the input: a block of its own, or else a call below the function."""
+    blocks = [block.body for block in find_fenced_blocks(text) if f"def {ENTRY}(" in block.body]
+    if not blocks:
+        return Parsed(Program("", ""), 0.0, f"no code block with a function called {ENTRY}")
+    program, used = split_usage(blocks[-1])
+    found = [(clean_arguments(each), asked) for each, asked in find_named(text, "input")]
+    likely = [*(pair for pair in found if pair[1]), (clean_arguments(used or ""), False), *found]
+    given, asked = next((pair for pair in likely if pair[0] is not None), (None, False))
+    if given is None:
+        return Parsed(Program("", ""), LOOSE_FORMAT / 2, "a program without an input")
+    return Parsed(Program(program, given), 1.0 if asked else LOOSE_FORMAT)
 
 
 @ROLES.register("prober")
@@ -145,46 +156,62 @@ class InputProposer(Role):
 
     name = "prober"
     judges = False
-    count: int = 6
-    """How many of them."""
 
-    def __init__(self, dialect: Dialect, count: int = count) -> None:
+    def __init__(self, dialect: Dialect, count: int = 6) -> None:
         super().__init__(dialect)
         self.count = count
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return () if self.dialect == "terse" else ("</inputs>",)
+        return ("</inputs>",) if self.dialect == "tagged" else ()
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        if self.dialect == "terse":
-            return (Part(";"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_INPUTS.format(count=self.count)), Part(problem.text, foreign=True), Part("\n\n"))
+        return render_prompt(self, ";", problem, count=self.count)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        tagged = INPUTS.fullmatch(text)
-        parts = text.split(";") if self.dialect == "terse" else tagged["inputs"].splitlines() if tagged else []
+        if self.dialect == "plain":
+            return self._parse_plain(drop_thought(text))
+        tagged = find_tags(text, "inputs")[-1:]
+        if self.dialect == "terse":
+            parts = text.split(";") if "\n" not in text else []
+        else:
+            parts = [line for tag in tagged for line in tag.body.splitlines()]
         found = tuple(part.strip() for part in parts if part.strip())
-        if "\n" in text and self.dialect == "terse":
-            found = ()
         return Parsed(Inputs(found), 1.0) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
+
+    def _parse_plain(self, text: str) -> Parsed:
+        """Parse the lines of the blocks called `input`, or else those of the last block, that are different inputs."""
+        blocks = find_fenced_blocks(text)
+        named = [block.body for block in blocks if block.name == "input"]
+        lines = list_items("\n".join(named or [block.body for block in blocks[-1:]] or [text]))
+        calls = [parse_call(given) for line in lines if (given := clean_arguments(line)) is not None]
+        found = tuple(dict.fromkeys(call[0] for call in calls if call is not None))[: self.count]
+        score = (1.0 if named else LOOSE_FORMAT) * len(found) / self.count
+        return Parsed(Inputs(found), score) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
 
     def write(self, inputs: Sequence[str]) -> str:
         """Write the text that parses as these inputs."""
+        if self.dialect == "plain":
+            return "```input\n" + "\n".join(inputs) + "\n```"
         return ";".join(inputs) if self.dialect == "terse" else "<inputs>\n" + "\n".join(inputs) + "\n</inputs>"
 
 
 @dataclass(frozen=True)
 class Question:
-    """Renders the texts of questions in a dialect."""
+    """Renders the texts of questions in a dialect: terse, or with each part in a code block."""
 
     terse: bool
 
     def render_deduction(self, program: str, given: str) -> str:
-        return f"{program}\n{given}" if self.terse else f"Program:\n{program}\n\nInput:\n{given}"
+        return self._render_parts(program, "input", given)
 
     def render_abduction(self, program: str, output: str) -> str:
-        return f"{program}\n{output}" if self.terse else f"Program:\n{program}\n\nOutput:\n{output}"
+        return self._render_parts(program, "output", output)
+
+    def _render_parts(self, program: str, name: str, value: str) -> str:
+        if self.terse:
+            return f"{program}\n{value}"
+        return f"Program:\n```python\n{program}\n```\n\n{name.capitalize()}:\n```{name}\n{value}\n```"
 
     def render_induction(self, pairs: Sequence[tuple[str, str]]) -> str:
         if self.terse:
@@ -195,4 +222,4 @@ class Question:
         """Render earlier programs with their inputs, as references for a proposer."""
         if self.terse:
             return "\n".join(f"{program}#{given}" for program, given in programs)
-        return "\n\n".join(f"Program:\n{program}\nInput:\n{given}" for program, given in programs)
+        return "\n\n".join(self.render_deduction(program, given) for program, given in programs)

@@ -102,15 +102,19 @@ def shape_by_length(rewards: Floats, lengths: Floats, low: float = 0.0, high: fl
     """Shape rewards by length (CURE's transform for long answers), for the tests of one task: a short right test earns most.
 
     Centred first. T is the median length of those above the mean, clipped to [low, high], and L the longest of them: they earn
-    T - length, and so less than nothing when longer than T; the others earn T - L. The positive part is then scaled to weigh as
-    much as the negative one, and all are divided by their std. Rewards that are all alike, or have no positive part, become 0.
+    T - length, and so less than nothing when longer than T; the others earn T - L. Where all above the mean have one length,
+    nothing can be told by it: they earn 1, the others -1. The positive part is then scaled to weigh as much as the negative
+    one, and all are divided by their std. Rewards that are all alike, or have no negative part, become 0.
     """
     centred = rewards - rewards.mean()
     above = centred > 0
     if not above.any():
         return np.zeros(len(rewards))
-    middle = float(np.clip(np.median(lengths[above]), low, high))
-    shaped = np.where(above, middle - lengths, middle - lengths[above].max())
+    if len(np.unique(lengths[above])) == 1:
+        shaped = np.where(above, 1.0, -1.0)
+    else:
+        middle = float(np.clip(np.median(lengths[above]), low, high))
+        shaped = np.where(above, middle - lengths, middle - lengths[above].max())
     gains, losses = shaped[shaped > 0].sum(), -shaped[shaped < 0].sum()
     if gains <= 0 or losses <= 0:
         return np.zeros(len(rewards))

@@ -20,8 +20,7 @@ from milonga.roles import Coder
 from milonga.schedule import Action, Phase, Schedule
 from milonga.systems.cure.credit import UnitTestReward, estimate_separation, passed_by_all, shape_by_length
 from milonga.systems.cure.roles import Tester
-from milonga.systems.cure.unit_tests import Bench, add_public_examples, label_noise, run_benches, score_best_program
-from milonga.tasks.base import CALLS
+from milonga.systems.cure.unit_tests import Bench, label_noise, run_benches, sample_tests, score_best_program
 from milonga.types import Floats, Rollouts, TrainBatch
 
 PHASE = "phase"
@@ -64,7 +63,6 @@ class Cure(Recipe):
     lead = "generator"
     overlap = Refused("each turn begins with a snapshot of what was just learned")
     tasks = ("code",)
-    needs = {CALLS}
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = CureOptions
     options: CureOptions
@@ -73,6 +71,13 @@ class Cure(Recipe):
         "binding": "shared",
         "batch": {"rollouts": 16},
         "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "zscore_population", "kl_coef": 0.01}}},
+    }
+    published = {
+        "turns": 350,
+        "batch": {"problems": 100},
+        "sampling": {"max_tokens": 8192},
+        "policies": {"generator": {"lr": 1e-6}},
+        "options": {"format_fail_value": 0.0},
     }
     measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")
 
@@ -91,7 +96,7 @@ class Cure(Recipe):
         problems = ctx.problems()
         programs = ctx.ask("generator", problems, self.group_size)
         share = 0.0 if self.is_post_stage(ctx) else self.options.public
-        return Rollouts([*programs, *ctx.ask("tester", add_public_examples(ctx, problems, share), self.options.tests)])
+        return Rollouts([*programs, *sample_tests(ctx, problems, self.options.tests, share)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
         """Yield the coder's train batch, then the tester's. Importance ratios are to the policy that sampled, before both."""
@@ -107,7 +112,7 @@ class Cure(Recipe):
         """Yield the tester's train batch; none where no problem gives its tests a reward."""
         o = self.options
         by = UnitTestReward(o.reward, self.is_post_stage(ctx), o.all_correct_policy, o.format_fail_value)
-        rewards = [by.rewards(bench.passes, bench.right_mask, bench.readable_mask) for bench in found]
+        rewards = [by.rewards(*bench.labelled, bench.readable_mask) for bench in found]
         rewarded = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
         if not rewarded:
             return
@@ -133,9 +138,8 @@ class Cure(Recipe):
 
     def track_separation(self, found: list[Bench]) -> dict[str, float]:
         """Return p_u, p01, p00 and mu on the generated programs, and an alarm where validity rises while mu falls."""
-        known = estimate_separation(
-            [(bench.passes, bench.right_mask, passed_by_all(bench.passes[bench.right_mask])) for bench in found]
-        )
+        labelled = [bench.labelled for bench in found]
+        known = estimate_separation([(passes, right, passed_by_all(passes[right])) for passes, right in labelled])
         if known is None:
             return {}
         before = self.state.get("separation", [known.valid, known.mu])
@@ -147,15 +151,13 @@ class Cure(Recipe):
         """Measure tests against the reference program, and how often the program that passes most of them is right."""
         problems = ctx.problems(self.options.measured)
         programs = ctx.ask("generator", problems, self.group_size)
-        tests = ctx.ask("tester", add_public_examples(ctx, problems, self.options.public), self.options.tests)
+        tests = sample_tests(ctx, problems, self.options.tests, self.options.public)
         found = run_benches(ctx, Rollouts([*programs, *tests]), reference=True)
-        known = estimate_separation(
-            [(bench.passes, bench.right_mask, bench.valid) for bench in found if bench.valid is not None]
-        )
+        known = estimate_separation([(*bench.labelled, bench.valid) for bench in found if bench.valid is not None])
         figures = dict.fromkeys(FIGURES) if known is None else known.to_metrics()
         return {f"tester/{name}": figures[name] for name in FIGURES} | {
             "tester/readable": mean([float(test.parsed.is_valid) for test in tests]),
             "best_of_n": mean([score_best_program(bench) for bench in found]),
-            "pass_1": mean([float(right) for bench in found for right in bench.right_mask]),
+            "pass_1": mean([float(right) for bench in found for right in bench.labelled[1]]),
             "label_noise": label_noise(ctx, found),
         }

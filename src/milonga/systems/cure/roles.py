@@ -1,47 +1,59 @@
-"""The unit tester: from the description of a function, it writes a call and its expected result."""
+"""The unit tester: from the description of a program, it writes a call and its result, or an input and what is printed."""
 
 from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.fences import clean_arguments, clean_literal, drop_thought, find_fenced_blocks, find_named
+from milonga.roles.tags import find_tags
+from milonga.roles.templates import load_packaged_prompt
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
 from milonga.tasks.base import Task
 from milonga.tasks.code import restore_row
-from milonga.tasks.code_words import draw_arguments, render_arguments, render_value
+from milonga.tasks.code_data import parse_written_tests
+from milonga.tasks.code_words import corrupt_result, draw_arguments, render_arguments, render_value
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-TESTER_PROMPT = """\
-Write one unit test for the function that is asked for below: a call that would show a wrong program to be wrong, and its \
-right result. Work it out inside <think> and </think>. Then give the arguments, separated by commas, inside <input> and \
-</input>, and the result inside <output> and </output>, both as Python literals.
-
-Task:
-"""
-TAGGED = re.compile(
-    r"\s*<think>(?P<work>.*?)</think>\s*<input>(?P<input>[^<>]*)</input>\s*<output>(?P<output>[^<>]*)</output>\s*", re.DOTALL
-)
+TAGGED = re.compile(r"\s*<think>.*?</think>\s*<input>.*</input>\s*<output>.*</output>\s*", re.DOTALL)
+SEVERAL = 0.5
+"""Format score of a test that is one of several, or has another form than was asked for."""
 
 
 @dataclass(frozen=True)
 class UnitTest:
-    """A call and its expected result; `arguments` is None if nothing could be parsed."""
+    """A call and its expected result, an input and what is printed, or what may be either: the task decides. None where it is
+    not so."""
 
     arguments: tuple[Any, ...] | None
     expected: Canonical | None
     ends: tuple[int, ...] = ()
+    entry: str | None = None
+    """The function that is called, where the test names it."""
+    stdin: str | None = None
+    printed: str | None = None
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether it is a test of this problem: a call of its function, or an input where the program reads and prints."""
+        if problem.data.get("printed"):
+            return self.stdin is not None and self.printed is not None
+        return self.arguments is not None and self.entry in (None, problem.data.get("entry"))
+
+
+NOTHING = UnitTest(None, None)
 
 
 @ROLES.register("tester")
 class Tester(Role):
     """Writes a test.
 
-    terse: the arguments on the first line, what comes out after each word on lines of their own, and `#` and the result.
-    tagged: work, arguments and result in their tags.
-    `noise` is how often the teacher of demonstrations expects a wrong result, `lazy` how often its call is a trivial one.
+    plain: prose with an assertion in a code block, or with the input and the output in one each. terse: the arguments on the
+    first line, what comes out after each word on lines of their own, and `#` and the result. tagged: work, arguments and result
+    in their tags. `noise` is how often the teacher of demonstrations expects a wrong result, `lazy` how often its call is a
+    trivial one.
     """
 
     name = "tester"
@@ -53,34 +65,26 @@ class Tester(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return () if self.dialect == "terse" else ("</output>",)
+        return ("</output>",) if self.dialect == "tagged" else ()
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TESTER_PROMPT), Part(problem.text, foreign=True), Part("\n\nTest:\n"))
+        foreign = {"problem": problem.text, "entry": str(problem.data.get("entry", ""))}
+        asked = {"reads": bool(problem.data.get("printed")), "tagged": self.dialect == "tagged"}
+        return load_packaged_prompt("tester", __package__).render(foreign, **asked)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        nothing = UnitTest(None, None)
         if self.dialect == "terse":
-            lines = text.split("\n")
-            given, expected = lines[0], lines[-1].removeprefix("#")
-            if len(lines) < 2 or not lines[-1].startswith("#"):
-                return Parsed(nothing, 0.0, "not a call and a result")
-        else:
-            found = TAGGED.fullmatch(text)
-            if found is None:
-                return Parsed(nothing, 0.0, "not work, arguments and result in their tags")
-            given, expected = found["input"], found["output"]
-        try:
-            return Parsed(UnitTest(parse_arguments(given), to_canonical(parse_literal(expected))), 1.0)
-        except InvalidValue as error:
-            return Parsed(nothing, 0.5, f"not literals: {error}")
+            return _parse_terse(text)
+        return _parse_tagged(text) if self.dialect == "tagged" else _parse_plain(drop_thought(text))
 
     def write(self, arguments: str, work: list[str], expected: str) -> str:
         """Write the text that parses as this test."""
         if self.dialect == "terse":
             return "\n".join([arguments, *work, f"#{expected}"])
+        if self.dialect == "plain":
+            return "\n\n".join([*work, f"```input\n{arguments}\n```", f"```output\n{expected}\n```"])
         return f"<think>{'; '.join(work)}</think>\n<input>{arguments}</input>\n<output>{expected}</output>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
@@ -95,14 +99,46 @@ class Tester(Role):
                 break
         values = [render_value(value) for value in found]
         if rng.random() < self.noise:
-            values[-1] = _corrupt_result(values[-1], rng)
+            values[-1] = corrupt_result(values[-1], rng)
         return None, self.write(render_arguments(arguments), values[:-1], values[-1])
 
 
-def _corrupt_result(text: str, rng: random.Random) -> str:
-    """Return a result that is slightly wrong."""
-    numbers = list(re.finditer(r"\d+", text))
-    if numbers:
-        one = rng.choice(numbers)
-        return f"{text[: one.start()]}{abs(int(one[0]) + rng.choice((-2, -1, 1, 2)))}{text[one.end() :]}"
-    return {"[]": "[0]", "''": "'a'", "True": "False", "False": "True"}.get(text) or f"'{text[1:-1][::-1]}a'"
+def _parse_terse(text: str) -> Parsed:
+    lines = text.split("\n")
+    if len(lines) < 2 or not lines[-1].startswith("#"):
+        return Parsed(NOTHING, 0.0, "not a call and a result")
+    try:
+        return Parsed(_make_call(lines[0], lines[-1].removeprefix("#")), 1.0)
+    except InvalidValue as error:
+        return Parsed(NOTHING, 0.5, f"not literals: {error}")
+
+
+def _parse_tagged(text: str) -> Parsed:
+    """Parse the last input and the last output in their tags; text around the work and them costs format alone."""
+    given, expected = find_tags(text, "input")[-1:], find_tags(text, "output")[-1:]
+    if not given or not expected:
+        return Parsed(NOTHING, 0.0, "no arguments and no result in their tags")
+    return Parsed(_make_either(given[0].body, expected[0].body), 1.0 if TAGGED.fullmatch(text) else SEVERAL)
+
+
+def _parse_plain(text: str) -> Parsed:
+    """Parse the last assertion of the last block that has one, or of the text; without any, the input and the output."""
+    for block in [*(block.body for block in find_fenced_blocks(text)[::-1]), text]:
+        if tests := parse_written_tests(block):
+            entry, (arguments, expected) = tests[-1]
+            return Parsed(UnitTest(arguments, expected, entry=entry), 1.0 if len(tests) == 1 and block != text else SEVERAL)
+    given, printed = (next(find_named(text, name), None) for name in ("input", "output"))
+    if given is None or printed is None:
+        return Parsed(NOTHING, 0.0, "no assertion, and no input with its output")
+    return Parsed(_make_either(given[0], printed[0]), 1.0 if given[1] and printed[1] else SEVERAL)
+
+
+def _make_call(arguments: str, expected: str) -> UnitTest:
+    return UnitTest(parse_arguments(arguments), to_canonical(parse_literal(expected)))
+
+
+def _make_either(given: str, expected: str) -> UnitTest:
+    """Make the test of an input and an output: of a program that prints, and of a function where both are literals."""
+    arguments, result = clean_arguments(given), clean_literal(expected)
+    call = NOTHING if arguments is None or result is None else _make_call(arguments, result)
+    return replace(call, stdin=given.strip() + "\n", printed=expected.strip())

@@ -1,4 +1,8 @@
-"""Programs and unit tests of one task, run against each other: the pass matrix, and the results of the hidden tests."""
+"""Programs and unit tests of one task, run against each other: the pass matrix, and the results of the hidden tests.
+
+Hidden tests and written ones run in processes of their own, and a call that goes beyond a limit takes no other with it: what a
+tester writes never changes what a program earns. A program that the sandbox could not run is missing, neither right nor wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,16 @@ from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.systems.cure.credit import Booleans
 from milonga.systems.cure.roles import UnitTest
-from milonga.tasks.code import Code, get_code_task
+from milonga.tasks.code import get_code_task
 from milonga.types import Floats, Problem, Rollout, Rollouts
+
+Passed = tuple[bool, ...] | None
+"""Which tests a program passes; None if the sandbox could not tell."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One task: its programs, its tests, and the pass matrix. Programs that could not be run are missing."""
+    """One task: its programs, its tests, and the pass matrix."""
 
     programs: list[Rollout]
     tests: list[Rollout]
@@ -26,13 +33,15 @@ class Bench:
     """Shape (programs, tests); a column stays where a test could not be parsed, and no program passes it."""
     shares: Floats
     """The share of the hidden tests that each program passes; NaN where the sandbox could not tell. Shape (programs,)."""
+    known: Booleans
+    """Mask over programs: False where the sandbox could not tell about one of the tests, hidden or written."""
     valid: Booleans | None = None
     """Whether the reference program passes each test; None where there is no reference."""
 
     @property
-    def right_mask(self) -> Booleans:
-        """Mask over programs: True where all hidden tests pass."""
-        return np.asarray(self.shares == 1.0)
+    def labelled(self) -> tuple[Booleans, Booleans]:
+        """The pass matrix of the programs that are not missing, and whether all hidden tests pass for each of them."""
+        return self.passes[self.known], np.asarray(self.shares[self.known] == 1.0)
 
     @property
     def readable_mask(self) -> Booleans:
@@ -40,70 +49,94 @@ class Bench:
         return np.array([test.parsed.is_valid for test in self.tests], dtype=bool)
 
 
+def sample_tests(ctx: Context, problems: Sequence[Problem], count: int, share: float) -> Rollouts:
+    """Sample `count` tests of each problem, a share of which has a public example. What is no test of its problem (a call of
+    another function, say) is invalid."""
+    tests = ctx.ask("tester", add_public_examples(ctx, problems, share), count)
+    for test in tests:
+        if test.parsed.is_valid and not test.parsed.get(UnitTest).fits(test.problem):
+            test.parsed = replace(test.parsed, invalid="not a test of this task")
+    return tests
+
+
 def add_public_examples(ctx: Context, problems: Sequence[Problem], share: float) -> list[Problem]:
-    """Return the tester's problems: a random share of them gets one public example."""
+    """Return the tester's problems: a random share of them gets one public example, where there is one."""
+    opening = "" if get_code_task(ctx.task).tiny else "For example: "
     out = []
     for problem in problems:
-        has_example = ctx.rng("public", problem.id).random() < share
-        out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if has_example else problem)
+        example = problem.data["public"] if ctx.rng("public", problem.id).random() < share else ""
+        out.append(replace(problem, text=f"{problem.text}\n{opening}{example}") if example else problem)
     return out
 
 
 def run_benches(ctx: Context, rollouts: Rollouts, reference: bool = False) -> list[Bench]:
     """Run the programs and tests of each task: all programs of a turn on all hidden and all written tests, in one batch."""
-    task = get_code_task(ctx.task)
     groups: dict[str, tuple[list[Rollout], list[Rollout]]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.problem.id, ([], []))[rollout.agent == "tester"].append(rollout)
     groups = {id: pair for id, pair in groups.items() if pair[0]}
-    items: list[tuple[Problem, str, list[Any]]] = []
+    items: list[tuple[Problem, str | None]] = []
     for programs, tests in groups.values():
         problem = programs[0].problem
-        calls = [*problem.data["inputs"], *(test.parsed.get(UnitTest).arguments for test in tests if test.parsed.is_valid)]
-        items += [(problem, program.solution.answer or "", calls) for program in programs]
-        items += [(problem, problem.answer, calls)] if reference else []
-    results = iter(task.run_programs(items))
-    return [
-        build_bench(task, programs, tests, [next(results) for _ in programs], next(results) if reference else None)
-        for programs, tests in groups.values()
-    ]
+        written = make_written_problem(problem, tests)
+        items += [(asked, program.solution.answer) for asked in (problem, written) for program in programs]
+        items += [(written, problem.answer)] if reference else []
+    results = iter(get_code_task(ctx.task).run_hidden_tests(items, apart=True))
+    benches = []
+    for programs, tests in groups.values():
+        hidden, ran = ([next(results) for _ in programs] for _ in range(2))
+        benches.append(build_bench(programs, tests, hidden, ran, next(results) if reference else None))
+    if missing := sum(int((~bench.known).sum()) for bench in benches):
+        ctx.dropped["generator: the sandbox could not tell"] += missing
+    return benches
 
 
-def build_bench(task: Code, programs: list[Rollout], tests: list[Rollout], ran: list[Any], reference: Any) -> Bench:
-    """Build the pass matrix of one task from the outputs of its programs for all calls."""
-    hidden = programs[0].problem.data["outputs"]
+def make_written_problem(problem: Problem, tests: Sequence[Rollout]) -> Problem:
+    """Make the problem whose hidden tests are the written ones, in their order."""
+    found = [test.parsed.get(UnitTest) for test in tests if test.parsed.is_valid]
+    written: dict[str, Any]
+    if problem.data.get("printed"):
+        written = {"printed": [(test.stdin, test.printed) for test in found]}
+    else:
+        written = {"inputs": [test.arguments for test in found], "outputs": [test.expected for test in found], "checks": ()}
+    return replace(problem, data={**problem.data, **written})
+
+
+def build_bench(
+    programs: list[Rollout], tests: list[Rollout], hidden: Sequence[Passed], written: Sequence[Passed], reference: Passed
+) -> Bench:
+    """Build the pass matrix of one task from what its programs, and the reference program, pass."""
     readable = [column for column, test in enumerate(tests) if test.parsed.is_valid]
-    wanted = [*hidden, *(tests[column].parsed.get(UnitTest).expected for column in readable)]
 
-    def equal(found: Any) -> Booleans:
-        return np.array([task.is_equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
-
-    def columns(row: Booleans) -> Booleans:
+    def columns(passed: Passed) -> Booleans:
         """With a column for each test, whether it could be read or not."""
         out = np.zeros(len(tests), dtype=bool)
-        out[readable] = row[len(hidden) :]
+        out[readable] = False if passed is None else passed
         return out
 
-    rows = [None if found is None else equal(found) for found in ran]
-    passes = [np.zeros(len(tests), dtype=bool) if row is None else columns(row) for row in rows]
-    shares = [float("nan") if row is None else float(row[: len(hidden)].mean()) for row in rows]
-    known = reference is not None and bool(programs[0].problem.answer)
-    return Bench(programs, tests, np.array(passes), np.array(shares), columns(equal(reference)) if known else None)
+    passes = np.array([columns(passed) for passed in written])
+    shares = np.array([float("nan") if passed is None else float(np.mean(passed)) for passed in hidden])
+    known = np.array([None not in pair for pair in zip(hidden, written, strict=True)])
+    is_there = reference is not None and bool(programs[0].problem.answer)
+    return Bench(programs, tests, passes, shares, known, columns(reference) if is_there else None)
 
 
 def score_best_program(bench: Bench) -> float:
-    """Return 1.0 if the program that passes most of the written tests is right, else 0.0; the first on a tie."""
-    return float(bench.right_mask[int(bench.passes.sum(axis=1).argmax())])
+    """Return 1.0 if the program that passes most of the written tests is right, else 0.0; the first on a tie. NaN where all are
+    missing."""
+    passes, right = bench.labelled
+    return float(right[int(passes.sum(axis=1).argmax())]) if len(right) else float("nan")
 
 
 def label_noise(ctx: Context, found: Sequence[Bench], more: int = 32) -> float | None:
     """Return the share of the programs labelled right by the hidden tests that differ from the reference on further calls; None
-    where the task cannot make any."""
+    where the task cannot make any. What the sandbox could not run differs from nothing."""
     task, items = get_code_task(ctx.task), []
     for one in found:
         problem = one.programs[0].problem
-        for program in [t for t, right in zip(one.programs, one.right_mask, strict=True) if right] if problem.answer else []:
+        for program in [t for t, share in zip(one.programs, one.shares, strict=True) if share == 1.0] if problem.answer else []:
             calls = task.draw_extra_calls(problem, more)
             items += [(problem, str(program.solution.answer), calls), (problem, problem.answer, calls)] if calls else []
-    results = task.run_programs(items)
-    return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])
+    results = task.run_programs(items, apart=True)
+    pairs = [pair for pair in zip(results[::2], results[1::2], strict=True) if None not in pair]
+    return mean([float(one != other) for one, other in pairs])

@@ -44,5 +44,5 @@ class TangoCode(Tango):
 
 def passed_shares(ctx: Context, solutions: Rollouts) -> Floats:
     """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell."""
-    passed = get_code_task(ctx.task).run_hidden_tests([(t.problem, t.solution.answer) for t in solutions])
+    passed = get_code_task(ctx.task).run_hidden_tests([(t.problem, t.solution.answer) for t in solutions], apart=True)
     return np.array([np.nan if found is None else np.mean(found) for found in passed])

@@ -1,0 +1,138 @@
+"""Reading code blocks: what a model puts between fences, under a name such as `input`, and Python literals in it.
+
+The name is the word behind the opening fence, or stands in the line before it. Nothing is run: literals are read as data.
+Invariant: what is found has been read as literals, or is the text of a block; what cannot be read is None, never an error.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.solver import LOOSE_FORMAT, NO_ANSWER, parse_plain
+from milonga.sandbox.values import ANSWER, InvalidValue, parse_arguments, parse_literal
+from milonga.tasks.answers import find_last_box
+from milonga.types import Parsed, Solution
+
+MARK = "```"
+INLINE = re.compile(r"`([^`\n]+)`")
+CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\((?P<inner>.*)\)", re.DOTALL)
+NAMED = re.compile(r"(^|[,(\n])\s*[A-Za-z_]\w*\s*=(?!=)")
+"""The name before an argument or a value: `n = 3`."""
+COMMENT = re.compile(r"(?<!\s)[ \t]+#[^'\"\n]*$", re.MULTILINE)
+NUMBER = re.compile(r"\s*(?:\d{1,3}[.):]|[-*•])\s+")
+"""What may stand before an item of a list."""
+LONGEST = 500
+"""Characters of a line of prose that may hold what is looked for."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block: the word behind its opening fence in lower case, the last line with a word before it, and its text."""
+
+    name: str
+    heading: str
+    body: str
+
+
+def drop_thought(text: str) -> str:
+    """Return what follows the thought of a text; nothing, where the thought was never closed."""
+    thought = find_thought(text)
+    return text if thought is None else text[thought[1] + len(CLOSE) :]
+
+
+def find_fenced_blocks(text: str) -> list[Block]:
+    """Find the code blocks of a text, in order. The last fence may be left open, and a block may stand on one line."""
+    blocks: list[Block] = []
+    opened, heading = None, ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        bare = line.strip()
+        if opened is None and bare.startswith(MARK):
+            inner = bare.removeprefix(MARK)
+            if inner.endswith(MARK):
+                name, _, body = inner.removesuffix(MARK).partition(" ")
+                blocks.append(Block(name.lower(), heading, body) if body else Block("", heading, name))
+            else:
+                opened, lines = next(iter(inner.lower().split()), ""), []
+        elif opened is None:
+            heading = bare or heading
+        elif bare.endswith(MARK):
+            lines.append(line.rstrip().removesuffix(MARK))
+            blocks.append(_make_block(opened, heading, lines))
+            opened = None
+        else:
+            lines.append(line)
+    return blocks if opened is None else [*blocks, _make_block(opened, heading, lines)]
+
+
+def _make_block(name: str, heading: str, lines: list[str]) -> Block:
+    return Block(name, heading, textwrap.dedent("\n".join(lines)).strip("\n"))
+
+
+def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
+    """Find what a text gives under a name, the likeliest first; with each, whether it has the form asked for: a block of that
+    name. Others are a block below the name, a line that begins with it, the last box, and the last piece of inline code."""
+    blocks = find_fenced_blocks(text)[::-1]
+    yield from ((block.body, True) for block in blocks if block.name == name)
+    mention = re.compile(rf"\b{name}s?\b", re.IGNORECASE)
+    yield from ((block.body, False) for block in blocks if block.name != name and mention.search(block.heading))
+    said = re.compile(rf"\W*(?:\w+\W+){{0,3}}?{name}\b[^:=]{{0,30}}[:=]\W*?(?=[\w'\"\[({{-])(.+)", re.IGNORECASE)
+    lines = (said.fullmatch(line) for line in text.split("\n")[::-1] if len(line) <= LONGEST)
+    yield from ((line[1].strip(" *`."), False) for line in lines if line is not None)
+    if (boxed := find_last_box(text)) is not None:
+        yield boxed, False
+    yield from ((found, False) for found in INLINE.findall(text)[-1:])
+
+
+def clean_literal(text: str) -> str | None:
+    """Return the text of a literal without what may stand around it, such as a comment or `result =`; None if it is none."""
+    bare = text[: ANSWER + 1].strip()
+    for form in (bare, NAMED.sub("", COMMENT.sub("", bare), count=1)):
+        try:
+            parse_literal(form)
+        except InvalidValue:
+            continue
+        return form.strip()
+    return None
+
+
+def clean_arguments(text: str) -> str | None:
+    """Return the text of a call's arguments, separated by commas: without the function's name and brackets, names of
+    arguments, comments, and the breaks of lines between them; None if they are no literals."""
+    bare = text[: ANSWER + 1].strip()
+    called = CALL.fullmatch(COMMENT.sub("", bare))
+    inner = bare if called is None or hasattr(builtins, called["name"]) else called["inner"]  # `range(3)` is no call of ours
+    plain = NAMED.sub(r"\1", COMMENT.sub("", inner))
+    for form in (bare, inner, plain, ",".join(line.rstrip(", ") for line in plain.split("\n") if line.strip())):
+        try:
+            parse_arguments(form)
+        except InvalidValue:
+            continue
+        return form.strip() or None
+    return None
+
+
+def list_items(text: str) -> list[str]:
+    """List the lines of a text that are not empty, without the marks of a list."""
+    return [NUMBER.sub("", line, count=1).strip() for line in text.split("\n") if line.strip()]
+
+
+def parse_named_answer(text: str, name: Literal["input", "output"], thought_steps: bool) -> Parsed:
+    """Parse a solution in prose whose answer is an input or an output in a block of that name: the first thing under it that is
+    made of literals, at a lower format score where it has another form. A block of that name without any holds a string that
+    lost its quotes, if it is an output, and otherwise a wrong answer."""
+    clean = clean_literal if name == "output" else clean_arguments
+    value = parse_plain(text, thought_steps).get(Solution)
+    first: str | None = None
+    for found, asked in find_named(drop_thought(text), name):
+        if (answer := clean(found)) is not None:
+            return Parsed(replace(value, answer=answer), 1.0 if asked else LOOSE_FORMAT)
+        if first is None and asked:
+            first = repr(found.strip()) if name == "output" else found
+    return Parsed(replace(value, answer=first), 0.0 if first is None else LOOSE_FORMAT, NO_ANSWER if first is None else None)
