@@ -83,6 +83,8 @@ class Loop:
         """Check what can fail before anything is sampled (disk space, graders), and show the task's description."""
         self.check_disk()
         self.plan.task.make_ready()
+        for role in self.plan.roles.values():
+            role.make_ready()
         for key, value in self.plan.task.describe().items():
             self.view.say(f"{self.plan.task.name}: {key} {value}")
 

@@ -1,4 +1,4 @@
-"""Format untrusted text and numbers for people: terminal, page, chart."""
+"""Format untrusted text and numbers for people (terminal, page, chart), and tell how far two texts are apart."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ def format_amount(value: float | None) -> str:
 def clip_text(text: str, most: int) -> str:
     """Clip a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
+
+
+def edit_distance(left: str, right: str) -> int:
+    """Return the Levenshtein distance: characters to insert, delete or replace."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, row = row, [i]
+        for j, b in enumerate(right, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+    return row[-1]
