@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import CLOSE, find_steps, find_thought
+from milonga.roles.prose import CLOSE, find_steps, find_thought, find_thought_end, skip_thought
 from milonga.roles.tags import find_boxed, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.sandbox import Outcome, Program
@@ -208,7 +208,7 @@ class ProgramSolver(StepSolver):
         """Parse steps and, in text, the answer; what a program prints is not known before it was run."""
         if self.dialect != "plain":
             return super().parse(text, target)
-        parsed, begin = parse_plain(text), _find_begin(text)
+        parsed, begin = parse_plain(text), find_thought_end(text)
         spans = split_paragraphs(text.removesuffix(NEXT_EXAMPLE), begin)
         steps, ends = tuple(text[a:b].strip() for a, b in spans), tuple(b for _, b in spans)
         value = replace(parsed.get(Solution), steps=steps, ends=ends, begin=begin)
@@ -238,14 +238,8 @@ class ProgramSolver(StepSolver):
 
     def _run(self, rollouts: Sequence[Rollout]) -> list[Outcome]:
         assert self.runner is not None or not rollouts
-        programs = [Program(read_script(t.text[_find_begin(t.text) :]).source) for t in rollouts]
+        programs = [Program(read_script(skip_thought(t.text)).source) for t in rollouts]
         return self.runner.run(programs) if self.runner else []
-
-
-def _find_begin(text: str) -> int:
-    """Find where a text begins behind its thought."""
-    thought = find_thought(text)
-    return 0 if thought is None else min(len(text), thought[1] + len(CLOSE))
 
 
 def _read_answer(task: Task, rollout: Rollout, outcome: Outcome) -> str | None:
