@@ -369,6 +369,8 @@ class Context:
         policy, role = self.policy(agent), self.role(agent)
         temperature = 1.0 if greedy else self.run.sampling.temperature
         decoding = Decoding(self.run.get_max_tokens(agent), temperature, (*role.stop, *stop), greedy)
+        if not self.engine.has_weights(policy):
+            tag = "live"  # a model behind an endpoint never moves: all its versions are one
         with self.timeline.measure("verify" if role.judges else "sample"):
             answers = self.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.

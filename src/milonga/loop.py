@@ -252,6 +252,9 @@ class Loop:
                 self.apply_action(action)
 
     def apply_action(self, action: Action) -> None:
+        """Apply an action to a policy. A model behind an endpoint never moves: it has no versions to keep or to go back to."""
+        if not self.engine.has_weights(action.policy):
+            return
         if action.kind == "snapshot":
             self.engine.snapshot(action.policy, action.source)
         elif action.kind == "copy":

@@ -71,6 +71,7 @@ class Maporl(Recipe):
     truth = "answers"
     pays_outcomes = True
     agents = dict.fromkeys(AGENTS, Debater)
+    inference_only_if = {"partner": {"train": "lead", "formats": 0}}
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}

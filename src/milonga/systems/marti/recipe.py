@@ -92,6 +92,7 @@ class Marti(Recipe):
     granularity = "turn"
     truth = "answers"
     agents = Refining.agents | Mixing.agents
+    inference_only_if = {agent: {"train": "generator", "formats": 0} for agent in agents.keys() - {"generator"}}
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}

@@ -43,6 +43,7 @@ class QwenPrm(Scoring):
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
     inference_only = ("judge",)
+    inference_only_if = {"generator": {"labels": "judge"}}
     Options = QwenPrmOptions
     options: QwenPrmOptions
 

@@ -76,6 +76,7 @@ class SelfPlaySwe(Recipe):
     granularity = "sequence"
     truth = "tests"
     agents = {"injector": Injector, "generator": Repairer}
+    inference_only_if = {"injector": {"learn": "repair"}}
     lead = "generator"
     tasks = ("bugs",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
