@@ -413,7 +413,8 @@ def test_any_message_is_read(text: str) -> None:
 
 
 def test_a_user_reads_the_reference_and_the_whole_dialogue_and_the_actor_does_not() -> None:
-    problem = Problem("p", "Write a function add(a, b).", "SECRET", {"replies": ("Two numbers.",), "form": "program"})
+    said = Rollout.from_text("r", "simulator", Problem("p", "", ""), "Two numbers.", Simulator("plain").parse("Two numbers."))
+    problem = Problem("p", "Write a function add(a, b).", "SECRET", {"replies": (said,), "form": "program"})
     first, talk = conversation(2), conversation(2, 2)
     first.text, talk.text = "Of what?", "<think>hm</think>Floats too?"
     talk = replace(talk, targets=(first,), problem=problem)
@@ -498,6 +499,7 @@ def test_a_file_of_requests_and_references_trains_critic_and_actor(tmp_path: Pat
         found = loop.evaluate()
     assert [row["learner"] for row in rows] == ["critic", "generator"]
     assert moved == {"generator": True, "critic": True, "simulator": False}
+    assert rows[0]["rollouts/simulator/invalid_rate"] < 1
     assert rows[0]["credit/critic/pairs"] >= 1 and rows[1]["credit/generator/pairs"] >= 1
     assert rows[1]["credit/generator/asked_chosen"] <= 1.0 and 0 < found["eval/generator/outcome"] < 1
     assert found["eval/generator/success"] is None and found["eval/generator/questions"] > 0

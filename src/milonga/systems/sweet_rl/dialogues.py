@@ -1,7 +1,4 @@
-"""Dialogues with a user who knows what the agent must find out by asking, and pairs and metrics of these dialogues.
-
-The user is a rule that fills in hidden parts of a problem, or a simulator: a model that reads the reference.
-"""
+"""Dialogues with a user (a rule, or a simulator that reads the reference), and pairs and metrics of these dialogues."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from milonga.patterns.conversation import hold_dialogues, is_open, list_turns, s
 from milonga.patterns.imitation import demonstrate_problems
 from milonga.patterns.preference_pairs import Pair, pair_best
 from milonga.roles.prose import skip_thought
-from milonga.systems.sweet_rl.roles import SIMULATOR, Inquirer, Message
+from milonga.systems.sweet_rl.roles import REPLIES, SIMULATOR, Inquirer, Message
 from milonga.tasks.artefacts import gives_away, score_artefacts
 from milonga.tasks.facts import HIDDEN, render_known_text
 from milonga.types import Grade, Problem, Prompt, Rollout, Rollouts
@@ -56,20 +53,24 @@ def render_answers(ctx: Context, talks: Rollouts) -> list[Prompt]:
 
 
 def ask_user(ctx: Context, talks: Rollouts) -> tuple[Rollouts, list[Prompt]]:
-    """Return the dialogues with the user's next message to each. Those that the simulator has no room to read are missing, and
-    counted."""
+    """Return the dialogues with the user's next message to each; those that a simulator has no room to read are missing."""
     if SIMULATOR not in ctx.run.roles or not talks:
         return talks, render_answers(ctx, talks)
-    replies = {reply.target.id: reply.parsed.get(Message).text for reply in ctx.ask(SIMULATOR, talks)}
+    replies = {reply.target.id: reply for reply in ctx.ask(SIMULATOR, talks)}
     going = Rollouts(_add_reply(talk, replies[talk.id]) for talk in talks if talk.id in replies)
-    role = _get_inquirer(ctx)
-    return going, [role.render_reply(replies[talk.id], len(talk.turn_spans)) for talk in going]
+    role, said = _get_inquirer(ctx), [replies[talk.id].parsed.get(Message).text for talk in going]
+    return going, [role.render_reply(text, len(talk.turn_spans)) for text, talk in zip(said, going, strict=True)]
 
 
-def _add_reply(talk: Rollout, reply: str) -> Rollout:
+def _add_reply(talk: Rollout, reply: Rollout) -> Rollout:
     """Keep what the user says in the data of the dialogue's problem: the simulator reads its own earlier words there."""
-    replies = (*talk.problem.data.get("replies", ()), reply)
-    return replace(talk, problem=replace(talk.problem, data={**talk.problem.data, "replies": replies}))
+    data = {**talk.problem.data, REPLIES: (*talk.problem.data.get(REPLIES, ()), reply)}
+    return replace(talk, problem=replace(talk.problem, data=data))
+
+
+def list_replies(talks: Rollouts) -> list[Rollout]:
+    """List what a simulated user said in these dialogues, each reply once."""
+    return list({reply.id: reply for talk in talks for reply in talk.problem.data.get(REPLIES, ())}.values())
 
 
 def sample_dialogues(ctx: Context, problems: Sequence[Problem], n: int, tag: str) -> Rollouts:
@@ -153,7 +154,7 @@ def compute_turn_metrics(talks: Sequence[Rollout], name: str) -> dict[str, float
 
 def compute_dialogue_metrics(talks: Rollouts) -> dict[str, float | None]:
     """Return how dialogues with a simulated user went: outcomes, questions, and replies that give the reference away."""
-    leaks = [gives_away(reply, talk.problem) for talk in talks for reply in talk.problem.data.get("replies", ())]
+    leaks = [gives_away(reply.text, reply.problem) for reply in list_replies(talks)]
     return {
         "generator/outcome": mean(talks.rewards),
         "generator/questions": mean([float(len(talk.turn_spans) - 1) for talk in talks]),

@@ -21,7 +21,7 @@ from milonga.credit.turns import TurnAggregate
 from milonga.errors import ConfigError
 from milonga.evals.metrics import correlation, mean, order_accuracy_within
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.patterns.preference_pairs import make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
@@ -116,8 +116,7 @@ class SweetRl(Recipe):
     options: SweetRlOptions
     measures = (
         *(f"generator/{what}" for what in ("success", "outcome", "questions", "useful_questions", "useful_first")),
-        *(f"critic/{what}" for what in ("useful_accuracy", "pair_accuracy")),
-        "simulator/leaked",
+        *("critic/useful_accuracy", "critic/pair_accuracy", "simulator/leaked"),
     )
 
     @classmethod
@@ -166,28 +165,29 @@ class SweetRl(Recipe):
             return dialogues.demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
         self.state["begun"], problems = True, self.draw_problems(ctx)
         if ctx.learner == "critic" or self.options.credit == "trajectory":
-            return dialogues.sample_dialogues(ctx, problems, self.group_size, BASE)
-        chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
-        return dialogues.sample_candidates(ctx, chosen, self.options.candidates, BASE)
+            talks = dialogues.sample_dialogues(ctx, problems, self.group_size, BASE)
+        else:
+            chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
+            talks = dialogues.sample_candidates(ctx, chosen, self.options.candidates, BASE)
+        return Rollouts([*talks, *dialogues.list_replies(talks)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        talks = rollouts.of("generator")
         if ctx.phase == FORMAT:
-            return [make_imitation_batch(self, "generator", rollouts)]
+            return [make_imitation_batch(self, "generator", talks)]
         if ctx.learner == "critic":
-            return self.credit_critic(ctx, rollouts)
-        whole = self.options.credit == "trajectory"
-        return self.credit_trajectories(ctx, rollouts) if whole else self.credit_actor(ctx, rollouts)
+            return self.credit_critic(ctx, talks)
+        return self.credit_trajectories(ctx, talks) if self.options.credit == "trajectory" else self.credit_actor(ctx, talks)
 
     def credit_critic(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
         found = encode_for_critic(ctx, talks, self.options.critic_sees)
         sides = dialogues.pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
-        candidates: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
-        pairs = record_pairs(ctx, candidates)
+        pairs = record_pairs(ctx, [(why, found[won.id], found[lost.id]) for why, won, lost in sides])
         if not pairs:
             return []  # no problem has a dialogue that ended well beside one that did not
-        won = {winner.problem.id for _, winner, _ in pairs}
-        notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problem_ids))}
+        covered = {winner.problem.id for _, winner, _ in pairs}
+        notes = {"pairs": float(len(pairs)), "coverage": len(covered) / len(set(talks.problem_ids))}
         factors = make_token_factors(Rollouts(side for _, *both in pairs for side in both), self.options.turn_agg)
         return [make_pair_batch(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
 
@@ -202,8 +202,7 @@ class SweetRl(Recipe):
         critic's ranks."""
         scores = [turns[-1] for turns in self.score_turns(ctx, rollouts, BASE)]
         places = [(talk.problem.id, len(talk.turn_spans), talk.targets[0].id if talk.targets else "") for talk in rollouts]
-        rng = ctx.rng("pairs")
-        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
+        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, ctx.rng("pairs"))
         alone = [
             replace(isolate_turn(to_given_rollout(talk), -1), problem=dialogues.make_known_problem(talk)) for talk in rollouts
         ]

@@ -1,7 +1,6 @@
 """The roles of a dialogue: an inquirer who knows only a part and asks, a simulated user who knows the rest, and a critic.
 
-A rule-based user (terse) tells the problem's text again with the requested part filled in. A simulated user (plain) is a model
-that reads the reference, and answers in its own words.
+A rule-based user tells the problem's text again with the requested part filled in; a simulated one answers in its own words.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from milonga.tasks.artefacts import find_reference, hands_in
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-SIMULATOR = "simulator"
+SIMULATOR, REPLIES = "simulator", "replies"
+"""The agent, and the place of its earlier replies in the data of a dialogue's problem."""
 LAST = "\n\nThat was your last question. Write FINAL ANSWER now, and below it what you hand in."
 PART = re.compile(r"([1-9][0-9]?)")
 SPEAKER = re.compile(r"\W{0,4}(?:user|you|me|human)\W{0,4}:\W{0,4}(?=\w)", re.IGNORECASE)
@@ -101,7 +101,7 @@ class Simulator(Role):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render the dialogue `target`; the user's own earlier replies are in the problem's data."""
         assert target is not None
-        replies = [*(f"You: {reply}" for reply in problem.data.get("replies", ())), ""]
+        replies = [*(f"You: {reply.parsed.get(Message).text}" for reply in problem.data.get(REPLIES, ())), ""]
         messages = [f"Assistant: {skip_thought(turn.text).strip()}" for turn in list_turns(target)]
         dialogue = [said for both in zip(messages, replies, strict=True) for said in both if said]
         texts = {"problem": problem.text, "reference": find_reference(problem), "dialogue": dialogue}
