@@ -409,7 +409,6 @@ ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
     "genrm": {"generator": {"generation": 0.0}},
     "lets_verify": {"generator": {}},
     "maporl": {"partner": {"train": "lead", "formats": 0}},
-    "mars": {"reader": {"train": "planner", "formats": 0}},
     "marti": {agent: {"train": "generator", "formats": 0} for agent in ("verifier", "refiner", "partner", "aggregator")},
     "qwen_prm": {"judge": {}, "generator": {"labels": "judge"}},
     "search_self_play": {"reader": {}},

@@ -66,7 +66,6 @@ class Mars(Recipe):
     truth = "answers"
     pays_outcomes = True
     agents = {PLANNER: Planner, READER: Reader}
-    inference_only_if = {READER: {"train": "planner", "formats": 0}}
     lead = PLANNER
     tasks = ("haystack",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
