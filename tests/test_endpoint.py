@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import milonga as package
 from cases import TINY
 from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
+from engine_helpers import model_folder
 from helpers import PROPERTY, Command
 from milonga.api import make_engine, plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
@@ -37,9 +38,10 @@ from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.rollouts import read_rollouts
+from milonga.schedule import Action
 from milonga.systems.index import RECIPES
 from milonga.types import Part, Rollouts, TrainBatch
-from short import SHORT
+from short import SHORT, short_loop
 
 torch.set_num_threads(1)
 KEY = "sk-very-secret-0123456789"
@@ -389,7 +391,6 @@ def test_a_bad_address_is_refused_and_not_repeated(name: str, milonga: Command, 
         ("policies.generator.endpoint.retries=3", "openai:URL#model"),
         ("policies.verifier.ema=0.9", "it can only be sampled; lora, adapter and ema"),
         ("budget.flops=1e9", "use budget.tokens"),
-        ("binding=lora", "shares one base"),
     ],
 )
 def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, milonga: Command) -> None:
@@ -397,18 +398,65 @@ def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, m
     assert done.code == 2 and words in " ".join(done.err.split()) and KEY not in done.out + done.err
 
 
+FROZEN_VERIFIER = {"verifier": {"n_verifier": 0, "warmup": 0}}
+ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
+    "aprm": {"generator": {}},
+    "asl": {"verifier": {"grm": "frozen", "formats": 0}},
+    "cure": {"tester": {"train_tester": False}},
+    "curriculum": FROZEN_VERIFIER,
+    "frozen": {"verifier": {}},
+    "gar": {"verifier": {"frozen": True, "sft": 0}},
+    "genrm": {"generator": {"generation": 0.0}},
+    "lets_verify": {"generator": {}},
+    "maporl": {"partner": {"train": "lead", "formats": 0}},
+    "marti": {agent: {"train": "generator", "formats": 0} for agent in ("verifier", "refiner", "partner", "aggregator")},
+    "qwen_prm": {"judge": {}, "generator": {"labels": "judge"}},
+    "search_self_play": {"reader": {}},
+    "self_play_swe": {"injector": {"learn": "repair"}},
+    "self_taught_evaluators": {"generator": {}},
+    "sweet_rl": {"simulator": {}},
+    "tango": FROZEN_VERIFIER,
+    "tango_code": FROZEN_VERIFIER,
+    "tango_free": FROZEN_VERIFIER,
+    "tango_free_adversary": FROZEN_VERIFIER,
+    "verifier_only": {"generator": {}},
+}
+"""The agents of each recipe that may be behind an endpoint, with the options that they need; in all other recipes none may."""
+
+
+def test_who_may_be_behind_an_endpoint_changes_only_on_purpose() -> None:
+    declared = {}
+    for name in RECIPES:
+        recipe = RECIPES.get(name)
+        found = {**recipe.inference_only_if, **{agent: {} for agent in recipe.inference_only}}
+        declared[name] = {agent: options for agent, options in found.items() if agent in recipe.agents}
+    assert {name: agents for name, agents in declared.items() if agents} == ENDPOINTS
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_only_agents_that_are_inference_only_may_be_behind_an_endpoint(recipe: str) -> None:
-    found = RECIPES.get(recipe)
-    assert set(found.inference_only) <= set(found.agents) - set(SHORT[recipe].learners)
-    for agent in found.select_agents(found.Options(**SHORT[recipe].options)):
-        binding = "own" if found.bindings["own"] == ALLOWED else "shared"
+    found, short = RECIPES.get(recipe), SHORT[recipe]
+    assert set(found.inference_only) <= set(found.agents) - set(short.learners)
+    binding = "own" if found.bindings["own"] == ALLOWED else "shared"
+    dialect = "plain" if recipe == "sweet_rl" else "terse"
+    for agent in found.select_agents(found.Options(**short.options)):
         layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
-        if agent in found.inference_only:
-            resolve([layer, {"options": SHORT[recipe].options, "dialect": "terse"}])
-        elif agent == found.lead or binding == "own":
-            with pytest.raises(ConfigError, match=f"'{agent}' lives behind an endpoint"):
-                resolve([layer, {"options": SHORT[recipe].options}])
+        needed = ENDPOINTS.get(recipe, {}).get(agent)
+        if needed is not None:
+            resolve([layer, short.settings, {"options": short.options | needed, "dialect": dialect}])
+        if needed != {} and (agent == found.lead or binding == "own"):
+            way_out = ", ".join(f"options.{name}={value}" for name, value in (needed or {}).items())
+            with pytest.raises(ConfigError, match=rf"'{agent}' lives behind an endpoint.*{way_out}"):
+                resolve([layer, short.settings, {"options": short.options}])
+
+
+def test_adapters_stay_on_their_own_base_beside_an_endpoint(tmp_path: Path) -> None:
+    model = {"policies": {"generator": {"model": "a/model"}, "verifier": {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
+    plan = resolve([{"recipe": "frozen", "binding": "lora"}, model])
+    assert plan.policies["generator"].lora is not None and plan.policies["verifier"].lora is None
+    others = {"policies": {"judge": {"model": "openai:http://127.0.0.1:8000/v1#m"}, "verifier": {"model": "another/model"}}}
+    with pytest.raises(ConfigError, match="shares one base, but the policies name a/model, another/model"):
+        resolve([{"recipe": "qwen_prm", "binding": "lora", "policies": {"generator": {"model": "a/model"}}}, others])
 
 
 def test_the_resolved_config_has_all_settings_and_resolves_to_itself() -> None:
@@ -545,25 +593,69 @@ def test_a_placeholder_for_a_key_is_sent_and_found_in_no_answer(monkeypatch: pyt
     assert server.headers[0]["Authorization"] == "Bearer 1"
 
 
-OTHERS = [("verifier_only", "generator"), ("lets_verify", "generator"), ("qwen_prm", "judge"), ("search_self_play", "reader")]
+OTHERS = [
+    ("verifier_only", "generator"),
+    ("lets_verify", "generator"),
+    ("qwen_prm", "judge"),
+    ("search_self_play", "reader"),
+    ("self_taught_evaluators", "generator"),
+    ("aprm", "generator"),
+]
+SOMETIMES = [("maporl", "partner"), ("cure", "tester")]
+"""Some of those that need options for it."""
 
 
-@pytest.mark.parametrize(("recipe", "agent"), OTHERS)
+@pytest.mark.parametrize(("recipe", "agent"), [*OTHERS, *SOMETIMES])
 def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tiny: Server, tmp_path: Path) -> None:
     short, before = SHORT[recipe], len(tiny.bodies)
-    options = short.options | ({"reader": "model"} if agent == "reader" else {})
+    options = short.options | ENDPOINTS[recipe][agent] | ({"reader": "model"} if agent == "reader" else {})
     own = {"binding": "own", "options": options, "policies": {agent: {"model": tiny.model}}}
     package.run(recipe, turns=1, out=tmp_path / "run", settings=TINY | TERSE | short.settings | own, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
     # A reader that never learned to read lets no question pass, and nobody learns.
-    assert agent == "reader" or any(row.get(f"learn/{learner}/steps") for row in rows for learner in short.learners)
+    learners = set(short.learners) - {agent}
+    assert agent == "reader" or any(row.get(f"learn/{learner}/steps") for row in rows for learner in learners)
     assert not any(f"learn/{agent}/steps" in row for row in rows) and not (tmp_path / "run" / "models" / agent).exists()
     assert len(tiny.bodies) > before
 
 
 def test_every_agent_that_is_inference_only_was_tried() -> None:
     declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).inference_only}
-    assert declared == {("frozen", "verifier"), *OTHERS}
+    assert declared == {("frozen", "verifier"), ("sweet_rl", "simulator"), *OTHERS}
+
+
+def test_a_simulated_user_behind_an_endpoint_beside_adapters(tmp_path: Path) -> None:
+    """It reads the reference and the dialogue, and the actor hears what it says."""
+    model, data = model_folder(tmp_path, kind="chat"), tmp_path / "requests.jsonl"
+    config = Path(model) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    rows = [{"question": f"Write text {n}.", "text": " ".join("abcdefghijklmnopqrstuvwxyz.,;:!?")} for n in range(60)]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    task = {"name": "jsonl", "path": str(data), "fields": {"answer": "", "solution": "text"}}
+    options = {"candidates": 4, "critic_turns": 1, "measured": 1, "questions": 1}
+    few = {"batch": {"problems": 1, "rollouts": 3}, "sampling": {"max_tokens": 8}, "eval": {"problems": 1, "samples": 1}}
+    with serving(lambda body, number: said("User: Make it short.")) as server:
+        own = {"policies": {"generator": {"model": model}, "simulator": {"model": server.model}}, "binding": "lora"}
+        settings = few | own | {"task": task, "options": options, "probe": "off"}
+        package.run("sweet_rl", turns=1, out=tmp_path / "run", settings=settings, quiet=True)
+    metrics = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    assert [row["learner"] for row in metrics] == [None, "critic", "generator"]
+    assert metrics[1]["learn/critic/steps"] and metrics[0]["eval/simulator/leaked"] == 0.0
+    assert all("a b c d" in body["messages"][0]["content"] for body in server.bodies)
+    assert sorted(path.name for path in (tmp_path / "run" / "models").iterdir()) == ["critic", "generator"]
+
+
+def test_all_versions_of_a_model_behind_an_endpoint_are_one(tiny: Server, tmp_path: Path) -> None:
+    """A recipe may keep a frozen judge as it was and ask for that version: what never moves needs no copy."""
+    own = {"policies": {"verifier": {"model": tiny.model}}, "dialect": "terse"}
+    with short_loop("frozen", tmp_path / "run", own) as loop:
+        before = len(tiny.bodies)
+        for action in (Action("snapshot", "verifier", "kept"), Action("reset", "verifier", "kept")):
+            loop.apply_action(action)
+        ctx = Context(loop.run_context, 1, "generator")
+        checks = ctx.ask("verifier", ctx.ask("generator", ctx.problems(1)), tag="kept")
+        assert len(checks) == 1 and len(tiny.bodies) == before + 1
+        loop.engine.close()
 
 
 def test_a_run_whose_server_fails_goes_on_when_it_is_back(tmp_path: Path) -> None:

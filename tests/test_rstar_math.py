@@ -23,28 +23,27 @@ from milonga.credit import select_best_solutions
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepScorer, StepSolver
 from milonga.runfolder.files import JsonLines
-from milonga.systems.rstar_math.data import harvest_tree, is_held_out, make_pair_rows
+from milonga.systems.rstar_math.data import corrupt_keys, harvest_tree, is_held_out, make_pair_rows
 from milonga.systems.rstar_math.recipe import RstarMath
 from milonga.systems.rstar_math.search import (
     Search,
     SearchOptions,
-    corrupt_answer_keys,
     expand_nodes,
     make_roots,
     run_simulations,
     score_nodes,
-    select_best_end,
+    select_end,
 )
 from milonga.systems.rstar_math.trees import (
     Node,
     backpropagate,
     collect_step_pairs,
-    edit_distance,
     iterate_paths,
     path_mean_values,
     select_child,
     uct,
 )
+from milonga.text import edit_distance
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -313,7 +312,7 @@ def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says()
             assert n.visits == 1 + walks
             if n.end is not None and n.rollout.parsed.value.answer is not None:
                 assert n.end == 0.25 and n.q == pytest.approx(0.25)
-        best = select_best_end(root)
+        best = select_end(plan().task, root)
         assert best is None or best.end == 0.25
 
 
@@ -437,8 +436,8 @@ def test_wrong_keys_are_as_many_as_asked_for_and_the_task_still_knows_the_truth(
     p = plan(batch={"problems": 400})
     one = ctx(p)
     problems = one.problems()
-    wrong = [a.answer != b.answer for a, b in zip(problems, corrupt_answer_keys(one, problems, 0.2), strict=True)]
-    assert 0.12 < np.mean(wrong) < 0.28 and corrupt_answer_keys(one, problems, 0.0) == problems
+    wrong = [a.answer != b.answer for a, b in zip(problems, corrupt_keys(one, problems, 0.2), strict=True)]
+    assert 0.12 < np.mean(wrong) < 0.28 and corrupt_keys(one, problems, 0.0) == problems
 
 
 def test_a_round_is_searches_then_both_learn_and_both_start_anew() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,31 +16,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import GRAMMARS, PROPERTY, make_rollout
+from engine_helpers import model_folder
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
+from milonga.evals.metrics import order_accuracy_within
+from milonga.loop import Loop
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, compute_loss
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect
-from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem
+from milonga.roles.prose import skip_thought
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.folder import RunFolder
+from milonga.systems.sweet_rl.critic import encode_for_critic
 from milonga.systems.sweet_rl.dialogues import (
     flag_useful_questions,
-    hide_facts,
     list_asked_parts,
     make_known_problem,
     pair_by_outcome,
     render_answers,
-    render_known_text,
     sample_dialogues,
 )
 from milonga.systems.sweet_rl.recipe import BASE, FORMAT, SweetRl
-from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
+from milonga.systems.sweet_rl.roles import Inquirer, Message, PrivilegedCritic, Simulator
 from milonga.tasks import make_task
-from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment
+from milonga.tasks.artefacts import find_artefact, find_reference, gives_away, hands_in, score_artefacts
+from milonga.tasks.facts import hide_facts, render_known_text
+from milonga.text import compare_words
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment, Solution
 from short import assert_resumes, short_loop
 
 
@@ -96,9 +105,8 @@ def test_chain_facts_are_its_operands() -> None:
     assert [("37+5*3%100"[a:b]) for a, b in task.find_facts(Problem("p", "37+5*3%100", "26"))] == ["5", "3"]
 
 
-@pytest.mark.parametrize("dialect", GRAMMARS)
-def test_questions_read_back_and_a_solution_comes_after_the_last(dialect: Dialect) -> None:
-    role = Inquirer(dialect, 1)
+def test_questions_read_back_and_a_solution_comes_after_the_last() -> None:
+    role = Inquirer("terse", 1)
     assert role.parse(role.write_question(2)).value.part == 2 and role.parse(role.write_question(11)).value.part == 11
     for text in ("", "0", "x", "1 2", "37+5=42"):
         parsed = role.parse(text)
@@ -315,10 +323,9 @@ def test_whole_dialogues_are_preferred_where_there_is_no_critic() -> None:
 
 
 def test_order_within_problems_by_hand() -> None:
-    rows = Rollouts(make_rollout(1, 1, problem=name, id=f"{n}") for n, name in enumerate("aabbc"))
-    assert order_accuracy_by_problem(rows, [1.0, 0.0, 0.0, 1.0, 5.0], [1.0, 0.0, 1.0, 0.0, 1.0]) == 0.5
-    assert order_accuracy_by_problem(rows, [1.0, float("nan"), 0.0, 1.0, 5.0], [1.0, 0.0, 0.0, 1.0, 1.0]) == 1.0
-    assert order_accuracy_by_problem(rows, [0.0] * 5, [1.0] * 5) is None
+    assert order_accuracy_within("aabbc", [1.0, 0.0, 0.0, 1.0, 5.0], [1.0, 0.0, 1.0, 0.0, 1.0]) == 0.5
+    assert order_accuracy_within("aabbc", [1.0, float("nan"), 0.0, 1.0, 5.0], [1.0, 0.0, 0.0, 1.0, 1.0]) == 1.0
+    assert order_accuracy_within("aabbc", [0.0] * 5, [1.0] * 5) is None
 
 
 # The schedule, and what is refused.
@@ -353,7 +360,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path) -> None:
         resolve([TINY, {"recipe": "sweet_rl", "binding": "shared"}])
 
 
-@pytest.mark.parametrize("dialect", GRAMMARS)
+@pytest.mark.parametrize("dialect", ["terse", "plain"])
 def test_only_the_critic_is_shown_the_reference(dialect: Dialect) -> None:
     problem, critic = Problem("p", "37+?%100", "42"), PrivilegedCritic(dialect)
     plain, more = (
@@ -365,3 +372,143 @@ def test_only_the_critic_is_shown_the_reference(dialect: Dialect) -> None:
 
 def test_a_run_that_was_cut_before_the_actors_turn_ends_in_the_same_bits(tmp_path: Path) -> None:
     assert_resumes("sweet_rl", tmp_path, after=2, lead=2)
+
+
+# A simulated user, in prose.
+
+PROGRAM = "```python\ndef add(a, b):\n    return a + b\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "hands", "artefact"),
+    [
+        ("Should the result be rounded?", False, None),
+        ("**FINAL ANSWER:**\nOnce upon a time.", True, "Once upon a time."),
+        ("Thanks!\n\n### Final answer\n\nThe end.", True, "The end."),
+        (f"Sure, here it is:\n{PROGRAM}", True, f"Sure, here it is:\n{PROGRAM}"),
+        ("So the total is \\boxed{7}.", True, "So the total is \\boxed{7}."),
+        ("<think>FINAL ANSWER? Not yet.</think>What is the unit?", False, None),
+        ("What should the final answer look like?", False, None),
+        ("", False, None),
+    ],
+)
+def test_what_hands_in_a_result(text: str, hands: bool, artefact: str | None) -> None:
+    parsed = Inquirer("plain", 3).parse(text)
+    assert isinstance(parsed.value, Solution) == hands and hands_in(skip_thought(text)) == hands
+    assert artefact is None or find_artefact(text) == artefact
+    assert parsed.is_valid or not text or parsed.value.answer is None
+
+
+@PROPERTY
+@given(
+    st.lists(st.sampled_from(["FINAL ANSWER", "\n", "?", "a", "**", "```python\n", "def f", "<think>", "</think>"])).map(
+        "".join
+    )
+)
+def test_any_message_is_read(text: str) -> None:
+    role = Inquirer("plain", 2)
+    first, last = role.parse(text), role.parse(text, conversation(1, 1))
+    assert isinstance(first.value, Message | Solution) and isinstance(last.value, Solution)
+    assert find_artefact(text) in text and Simulator("plain").parse(text).value.text
+
+
+def test_a_user_reads_the_reference_and_the_whole_dialogue_and_the_actor_does_not() -> None:
+    said = Rollout.from_text("r", "simulator", Problem("p", "", ""), "Two numbers.", Simulator("plain").parse("Two numbers."))
+    problem = Problem("p", "Write a function add(a, b).", "SECRET", {"replies": (said,), "form": "program"})
+    first, talk = conversation(2), conversation(2, 2)
+    first.text, talk.text = "Of what?", "<think>hm</think>Floats too?"
+    talk = replace(talk, targets=(first,), problem=problem)
+    told = "".join(part.text for part in Simulator("plain").prompt(problem, talk))
+    assert "Assistant: Of what?\n\nYou: Two numbers.\n\nAssistant: Floats too?" in told and "SECRET" in told
+    actor, critic = Inquirer("plain", 2), PrivilegedCritic("plain", 2)
+    for prompt in (actor.prompt(problem), actor.render_reply("Yes.", 2), critic.prompt(problem)):
+        assert "SECRET" not in "".join(part.text for part in prompt)
+    assert "last question" in "".join(part.text for part in actor.render_reply("Yes.", 2))
+    assert [part.text for part in actor.render_reply("Yes.", 1)] == ["Yes."]
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [("User: It does.", "It does."), ("<think>x</think> **You:** Only integers.", "Only integers."), ("Yes.", "Yes.")],
+)
+def test_a_reply_is_what_the_user_says(said: str, read: str) -> None:
+    assert Simulator("plain").parse(said).value.text == read  # type: ignore[union-attr]
+    assert Simulator("plain").parse(" ").value.text == "It does not matter." and not Simulator("plain").parse(" ").is_valid  # type: ignore[union-attr]
+
+
+def test_similarity_and_what_gives_a_reference_away_by_hand() -> None:
+    assert compare_words("a b c", "A  c") == pytest.approx(2 * 2 / 5) and compare_words("", "x") == 0.0
+    assert compare_words("return a+b", "return a - b") == pytest.approx(2 * 3 / 8)
+    problem = Problem("p", "q", "one two three four five six seven eight nine")
+    assert gives_away("It is: one two three four five six seven eight!", problem)
+    assert not gives_away("one two three four five six seven, and then eight nine", problem)
+
+
+def test_the_outcome_of_a_program_is_its_share_of_hidden_tests(tmp_path: Path) -> None:
+    rows = [
+        {"task_id": 601 + n, "text": f"Add {n}.", "code": f"def f(a):\n    return a + {n}", "test_setup_code": "",
+         "test_list": [f"assert f({a}) == {a + n}" for a in range(4)]}
+        for n in range(1, 30)
+    ]  # fmt: skip
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = make_task({"name": "code", "dialect": "python", "path": str(tmp_path / "mbpp.jsonl"), "allow_weak_isolation": True,
+                      "dev": 4, "test": 4})  # fmt: skip
+    problem = task.problem("train", 0)
+    assert find_reference(problem) == problem.answer != ""
+    half = "def f(a):\n    return 0 if a > 1 else " + problem.answer.partition("return ")[2]
+    scores = score_artefacts(task, [(problem, answer, "") for answer in (problem.answer, half, "def f(a): pass", None)])
+    assert scores == [1.0, 0.5, 0.0, 0.0]
+
+
+def simulated(folder: Path, task: dict[str, Any], **options: Any) -> Plan:
+    model = model_folder(folder, kind="chat")
+    config = Path(model) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    layers = {"recipe": "sweet_rl", "task": task, "policies": {"generator": {"model": model, "warmup": 0, "lr": 1e-3}}}
+    few = {"batch": {"problems": 2, "rollouts": 3}, "sampling": {"max_tokens": 12}, "eval": {"problems": 1, "samples": 1}}
+    return resolve([layers, few, {"options": {"candidates": 4, "critic_turns": 1, "measured": 2} | options}])
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Requests with the texts that their users want; single letters, which a random model writes now and then."""
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    rows = [
+        {"problem": f"Write text number {n}.", "reference": " ".join("abcdefghijklmnopqrstuvwxyz.,;:!?")} for n in range(60)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_a_file_of_requests_and_references_trains_critic_and_actor(tmp_path: Path, texts: str) -> None:
+    """A random model is all three: likeness to the reference makes pairs, and both learn in turn; the simulator does not."""
+    fields = {"question": "problem", "answer": "", "solution": "reference"}
+    p = simulated(tmp_path, {"name": "jsonl", "path": texts, "fields": fields})
+    assert set(p.policies) == {"generator", "critic", "simulator"} and p.config.dialect == "plain"
+    with RunFolder(tmp_path / "run", 1) as opened, LiveView("", None, quiet=True) as view:
+        loop = Loop(p, make_engine(p), opened, view)
+        assert isinstance(loop.engine, LocalEngine)
+        before = {name: loop.engine.policy(name).clone() for name in p.policies}
+        loop.run_turn()
+        loop.run_turn()
+        rows, engine = loop.rows, loop.engine
+        moved = {
+            name: not all(torch.equal(a, b) for a, b in zip(before[name], engine.policy(name).clone(), strict=True))
+            for name in p.policies
+        }
+        found = loop.evaluate()
+    assert [row["learner"] for row in rows] == ["critic", "generator"]
+    assert moved == {"generator": True, "critic": True, "simulator": False}
+    assert rows[0]["rollouts/simulator/invalid_rate"] < 1
+    assert rows[0]["credit/critic/pairs"] >= 1 and rows[1]["credit/generator/pairs"] >= 1
+    assert rows[1]["credit/generator/asked_chosen"] <= 1.0 and 0 < found["eval/generator/outcome"] < 1
+    assert found["eval/generator/success"] is None and found["eval/generator/questions"] > 0
+
+
+def test_whose_user_knows_nothing_is_told_so_before_a_model_is_loaded(texts: str) -> None:
+    fields = {"question": "problem", "answer": ""}
+    layers = {"recipe": "sweet_rl", "task": {"name": "jsonl", "path": texts, "fields": fields}}
+    with pytest.raises(ConfigError, match=r"needs what its simulated user knows.*task\.fields\.solution"):
+        resolve([layers, {"policies": {"generator": {"model": "any/model"}}}])
+    with pytest.raises(ConfigError, match=r"options.user = 'simulator' speaks the dialect 'plain', not 'terse'"):
+        resolve([TINY, {"recipe": "sweet_rl", "options": {"user": "simulator"}}])

@@ -376,6 +376,8 @@ class Context:
         policy, role = self.policy(agent), self.role(agent)
         temperature = 1.0 if greedy else self.run.sampling.temperature
         decoding = Decoding(self.run.get_max_tokens(agent), temperature, (*role.stop, *stop), greedy)
+        if not self.engine.has_weights(policy):
+            tag = "live"  # a model behind an endpoint never moves: all its versions are one
         with self.timeline.measure("verify" if role.judges else "sample"):
             answers = self.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
@@ -424,7 +426,9 @@ class Context:
         otherwise nothing would lead back to an end."""
         role = self.role(agent)
         parsed = role.parse(text, asked.target)
-        if isinstance(parsed.value, Solution):
+        # A single step that was asked for has no answer that the task could find, whatever numbers stand in it.
+        is_step = asked.prefix is not None and finish == "stop" and text.endswith(role.step_stop)
+        if isinstance(parsed.value, Solution) and not is_step:
             parsed = self._find_answer(role, parsed, parsed.value, text, asked.problem, finish)
         return replace(parsed, format=0.0) if role.dialect == "plain" and finish == "length" else parsed
 
@@ -445,6 +449,9 @@ class Context:
 
         Correctness is the task's. The reward is that of the user's own functions, where there are any.
         """
+        if rollouts:
+            for rollout, parsed in zip(rollouts, self.role(rollouts[0].agent).settle(self.task, rollouts), strict=True):
+                rollout.parsed = parsed
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
         items = [(t.problem, t.solution.answer, t.solution.steps) for t in solved]
         for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):

@@ -83,6 +83,8 @@ class Loop:
         """Check what can fail before anything is sampled (disk space, graders), and show the task's description."""
         self.check_disk()
         self.plan.task.make_ready()
+        for role in self.plan.roles.values():
+            role.make_ready()
         for key, value in self.plan.task.describe().items():
             self.view.say(f"{self.plan.task.name}: {key} {value}")
 
@@ -251,6 +253,9 @@ class Loop:
                 self.apply_action(action)
 
     def apply_action(self, action: Action) -> None:
+        """Apply an action to a policy. A model behind an endpoint never moves: it has no versions to keep or to go back to."""
+        if not self.engine.has_weights(action.policy):
+            return
         if action.kind == "snapshot":
             self.engine.snapshot(action.policy, action.source)
         elif action.kind == "copy":

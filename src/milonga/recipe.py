@@ -92,6 +92,8 @@ class Recipe(ABC):
     inference_only: ClassVar[tuple[str, ...]] = ()
     """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
     are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
+    inference_only_if: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Agents that are so only where the recipe's options have these values: agent to option to value."""
 
     measures: ClassVar[tuple[str, ...]] = ()
     """The names of the metrics that `measure` may return, so that a comparison can refuse a misspelt metric before it runs."""
@@ -109,6 +111,13 @@ class Recipe(ABC):
         self.group_size = group_size
         """Rollouts of each problem: the group that a baseline is taken over."""
         self.state: dict[str, Any] = {}
+
+    @classmethod
+    def is_inference_only(cls, agent: str, options: Any) -> bool:
+        """Whether an agent is used for inference only under these options."""
+        wanted = cls.inference_only_if.get(agent)
+        fits = wanted is not None and all(getattr(options, name) == value for name, value in wanted.items())
+        return agent in cls.inference_only or fits
 
     @classmethod
     def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:

@@ -102,7 +102,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     is_dialect_named = config.dialect != "auto"
     config = config.model_copy(update={"policies": _seat_models(config, recipe_class, agents)})
     config = _fill_defaults(_spread_learning_rate(config, raw, agents), recipe_class, acting, agents)
-    _check_endpoints(config, recipe_class, agents, learns)
+    _check_endpoints(config, recipe_class, agents, options if learns else None)
     if learns and not is_dialect_named:
         _refuse_embedded_beside_others(config.policies)
     task = make_task(config.task)
@@ -244,8 +244,9 @@ def _require_ray() -> None:
         raise MissingExtra("engine 'ray'", "ray")
 
 
-def _check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, str], learns: bool) -> None:
-    """Refuse configs that need more than sampling from a model behind an endpoint, before anything is loaded."""
+def _check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, str], options: RecipeOptions | None) -> None:
+    """Refuse configs that need more than sampling from a model behind an endpoint, before anything is loaded. Without `options`
+    nothing learns."""
     for name, section in config.policies.items():
         if section.endpoint is None:
             continue
@@ -258,16 +259,23 @@ def _check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, 
             raise ConfigError(f"{only}; lora, adapter and ema do not apply to it")
         if section.kind != "generative":
             raise ConfigError(f"{only}, and a value head is read")
-        for agent in (agent for agent, policy in agents.items() if policy == name and learns):
-            if agent not in recipe.inference_only:
-                allowed = [r for r in RECIPES if agent in RECIPES.get(r).inference_only]
-                hint = f"; recipes that only sample a {agent} are {', '.join(allowed)}" if allowed else ""
+        for agent in (agent for agent, policy in agents.items() if policy == name and options is not None):
+            if not recipe.is_inference_only(agent, options):
+                hint = _find_way_out(recipe, agent)
                 raise ConfigError(f"{only}; recipe '{recipe.name}' trains it, or needs to look into it{hint}")
         if "flops" in config.budget and section.endpoint.parameters is None:
             raise ConfigError(
                 f"policies.{name}.endpoint.parameters: without the size of the model a budget in FLOPs cannot be counted; "
                 "give it, or use budget.tokens"
             )
+
+
+def _find_way_out(recipe: type[Recipe], agent: str) -> str:
+    """Say under which options, or in which recipes, an agent may be a model behind an endpoint; empty if there are none."""
+    wanted = [f"options.{name}={value}" for name, value in recipe.inference_only_if.get(agent, {}).items()]
+    allowed = [name for name in RECIPES if agent in RECIPES.get(name).inference_only]
+    found = [f"; it does not with {', '.join(wanted)}"] if wanted else []
+    return "".join([*found, *([f"; recipes that only sample a {agent} are {', '.join(allowed)}"] if allowed else [])])
 
 
 def _refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, PolicySection]) -> None:
@@ -356,8 +364,9 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
     if config.binding == "lora":
-        policies = {n: p if p.lora else p.model_copy(update={"lora": LoraSection()}) for n, p in policies.items()}
-        models = {p.model for p in policies.values()}
+        local = {name: section for name, section in policies.items() if not is_endpoint(section.model)}
+        policies |= {n: p if p.lora else p.model_copy(update={"lora": LoraSection()}) for n, p in local.items()}
+        models = {p.model for p in local.values()}
         if len(models) > 1:
             raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
     kinds = {agents[agent]: "scalar" if role.kind == "scalar" else "generative" for agent, role in acting.items()}

@@ -1,9 +1,13 @@
-"""Format untrusted text and numbers for people: terminal, page, chart."""
+"""Format untrusted text and numbers for people (terminal, page, chart), and tell how far two texts are apart."""
 
 from __future__ import annotations
 
+import re
+from difflib import SequenceMatcher
 from typing import Any
 
+MOST_WORDS = 4000
+"""Words of a text that are compared."""
 UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -36,3 +40,29 @@ def format_amount(value: float | None) -> str:
 def clip_text(text: str, most: int) -> str:
     """Clip a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
+
+
+def edit_distance(left: str, right: str) -> int:
+    """Return the Levenshtein distance: characters to insert, delete or replace."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, row = row, [i]
+        for j, b in enumerate(right, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+    return row[-1]
+
+
+def compare_words(one: str, other: str) -> float:
+    """Return how similar two texts are, from 0 to 1: twice the words and signs that match in order, over those of both."""
+    return _match_words(one, other).ratio()
+
+
+def longest_common_run(one: str, other: str) -> int:
+    """Return how many words and signs in a row two texts have in common, at most."""
+    return _match_words(one, other).find_longest_match().size
+
+
+def _match_words(one: str, other: str) -> SequenceMatcher[str]:
+    """Match two texts by words and signs; case and white space do not count."""
+    left, right = (re.findall(r"\w+|[^\w\s]", text.casefold())[:MOST_WORDS] for text in (one, other))
+    return SequenceMatcher(None, left, right, autojunk=False)

@@ -23,6 +23,8 @@ def run_probe(plan: Plan, problems: int, rollouts: int) -> Probe:
     run_context = make_run_context(restrict_to_agents(plan, agents), None)
     with closing(run_context.engine):
         plan.task.make_ready()
+        for role in plan.roles.values():
+            role.make_ready()
         return probe(plan, run_context, problems, rollouts)
 
 

@@ -41,6 +41,16 @@ def order_accuracy(scores: Sequence[float], right: Sequence[float]) -> float | N
     return float((difference > 0).mean() + (difference == 0).mean() / 2)
 
 
+def order_accuracy_within(groups: Sequence[str], scores: Sequence[float], right: Sequence[float]) -> float | None:
+    """The order accuracy within each group, averaged over the groups that have one. Scores that are not known are left out."""
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for group, score, label in zip(groups, scores, right, strict=True):
+        if not math.isnan(score):
+            rows.setdefault(group, []).append((score, label))
+    found = [order_accuracy(*zip(*row, strict=True)) for row in rows.values()]
+    return mean([value for value in found if value is not None])
+
+
 def find_first_wrong(verdicts: Sequence[bool] | None) -> int | None:
     """Index of the first step judged wrong, -1 if none is, None where the verification is unreadable."""
     if verdicts is None:

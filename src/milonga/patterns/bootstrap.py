@@ -35,7 +35,8 @@ def schedule_bootstrap(recipe: Recipe, roles: Mapping[str, Role], turns: int) ->
 def list_bootstrapped(recipe: Recipe, roles: Mapping[str, Role]) -> list[str]:
     """List the agents that a bootstrap trains: those of the recipe's own learners that are a step solver or a step verifier."""
     schedule = recipe.schedule()
-    learners = {phase.learner for phase in schedule.intro + schedule.cycle} - set(recipe.inference_only)
+    found = {phase.learner for phase in schedule.intro + schedule.cycle}
+    learners = {agent for agent in found if not recipe.is_inference_only(agent, recipe.options)}
     kinds = {recipe.solving: StepSolver, recipe.judging: StepVerifier}
     return [agent for agent, kind in kinds.items() if agent in learners and isinstance(roles.get(agent), kind)]
 

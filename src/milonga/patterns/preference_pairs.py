@@ -75,6 +75,16 @@ def to_given_rollout(rollout: Rollout) -> Rollout:
     return replace(rollout, segments=segments, origin="given", temperature=1.0)
 
 
+def pair_best(kind: str, rollouts: Rollouts, scores: Sequence[float]) -> list[Pair]:
+    """Pair the best rollout of each problem, the first of equals, with each that has a lower score."""
+    out: list[Pair] = []
+    for problem in dict.fromkeys(rollouts.problem_ids):
+        mine = [(score, t) for score, t in zip(scores, rollouts, strict=True) if t.problem.id == problem]
+        best, winner = max(mine, key=lambda one: one[0])
+        out += [(kind, winner, t) for score, t in mine if score < best]
+    return out
+
+
 def record_pairs(ctx: Context, pairs: Sequence[Pair]) -> list[Pair]:
     """Record the pairs in the run folder, with their kinds as the reason, and return those that are new in this round."""
     return [(reason, winner, loser) for reason, winner, loser in pairs if ctx.add_preference(winner, loser, reason)]

@@ -8,7 +8,7 @@ from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
 from milonga.roles.searcher import Searcher, SearchProposer, SearchReader, adapt_roles_to_tool
 from milonga.roles.slices import SliceJudge
-from milonga.roles.solver import StepSolver, make_step_solver
+from milonga.roles.solver import ProgramSolver, StepSolver, make_step_solver
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
 
@@ -19,6 +19,7 @@ __all__ = [
     "Debater",
     "Dialect",
     "ImplicitScorer",
+    "ProgramSolver",
     "Proposal",
     "Proposer",
     "Reviser",

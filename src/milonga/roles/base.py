@@ -103,6 +103,14 @@ class Role(ABC):
         """Return what was parsed from a sampled completion with what its log-probabilities add to it. Nothing, by default."""
         return rollout.parsed
 
+    def settle(self, task: Task, rollouts: Sequence[Rollout]) -> list[Parsed]:
+        """Return what was parsed from completions with what their texts alone do not tell, such as what a program prints.
+        Nothing, by default. One call for a whole batch."""
+        return [rollout.parsed for rollout in rollouts]
+
+    def make_ready(self) -> None:
+        """Start what `settle` will need, so that it fails before anything is sampled."""
+
     def parse_tool_call(self, text: str) -> str | None:
         """Parse the tool call of a completion; None if it calls no tool."""
         return None

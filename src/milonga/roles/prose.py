@@ -53,6 +53,16 @@ def find_thought(text: str) -> tuple[int, int] | None:
     return opened + len(OPEN), len(text) if closed < 0 else closed
 
 
+def find_thought_end(text: str) -> int:
+    """Find where a text goes on behind its thought; 0 where there is none."""
+    thought = find_thought(text)
+    return 0 if thought is None else min(len(text), thought[1] + len(CLOSE))
+
+
+def skip_thought(text: str) -> str:
+    return text[find_thought_end(text) :]
+
+
 def find_steps(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
     """Find the steps of a text: its paragraphs, as ProcessBench and Qwen's PRM cut them. Spans lie side by side and cover the
     text from `start` to `end`.

@@ -1,4 +1,4 @@
-"""The step solver: from a problem, it writes steps and an answer."""
+"""The step solver: from a problem, it writes steps and an answer; and the program solver, whose steps are code that is run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import CLOSE, find_steps, find_thought
+from milonga.roles.prose import CLOSE, find_steps, find_thought, find_thought_end, skip_thought
 from milonga.roles.tags import find_boxed, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
+from milonga.sandbox import Outcome, Program
 from milonga.tasks.answers import find_last_box
 from milonga.tasks.base import Demonstration, Task
+from milonga.tasks.code_python import PythonRunner, read_script, split_paragraphs
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
 
 SOLVER_PROMPT = """\
@@ -33,8 +35,12 @@ NEXT_EXAMPLE = "\n\nProblem:"
 """What a model that was shown a worked example writes when it goes on to a problem of its own."""
 NO_ANSWER, NO_STEPS = "no boxed answer, and none that the task could find", "no steps"
 """Why prose cannot be read as a solution."""
+UNFINISHED, SILENT = "the program is not finished", "the program prints no answer, or fails"
+"""Why a program cannot be read as a solution."""
 LOOSE_FORMAT = 0.5
-"""Format score of an answer that was found without a box."""
+"""Format score of an answer that was found without a box, or of text where a program was asked for."""
+LABEL = re.compile(r"[A-Za-z][A-Za-z '()_-]{0,60}[:=]\s*(?=\S)")
+"""What a program may print before its answer: "Answer: 5"."""
 
 
 @ROLES.register("solver")
@@ -194,3 +200,78 @@ def _score_tagged(frame: re.Match[str], steps: int) -> float:
 def make_step_solver(dialect: str) -> StepSolver:
     """Make the step solver for the dialect of a resolved config."""
     return StepSolver(cast(Dialect, dialect))
+
+
+@ROLES.register("program_solver")
+class ProgramSolver(StepSolver):
+    """Writes a solution in paragraphs, to be cut between any two of them: a search goes on from there.
+
+    With a `runner` steps are code: a comment that is the thought, and Python under it, in a code fence; the answer is the last
+    line that the whole program prints. Without one they are paragraphs of text, with the answer in a box. Other dialects than
+    plain have the solver's own steps.
+    """
+
+    name = "program_solver"
+
+    def __init__(self, dialect: Dialect, runner: PythonRunner | None = None) -> None:
+        super().__init__(dialect)
+        self.runner = runner
+
+    @property
+    def step_stop(self) -> tuple[str, ...]:
+        return (*super().step_stop, "\n```\n") if self.runner else super().step_stop
+
+    def make_ready(self) -> None:
+        if self.runner is not None:
+            self.runner.start()
+
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
+        if self.runner is None or problem.wants_program:
+            return super().prompt(problem, target)
+        return load_packaged_prompt("program_steps").render({"problem": problem.text}, example=self.example)
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        """Parse steps and, in text, the answer; what a program prints is not known before it was run."""
+        if self.dialect != "plain":
+            return super().parse(text, target)
+        parsed, begin = parse_plain(text), find_thought_end(text)
+        spans = split_paragraphs(text.removesuffix(NEXT_EXAMPLE), begin)
+        steps, ends = tuple(text[a:b].strip() for a, b in spans), tuple(b for _, b in spans)
+        value = replace(parsed.get(Solution), steps=steps, ends=ends, begin=begin)
+        if self.runner is None:
+            return replace(parsed, value=value)
+        script = read_script(text[begin:])
+        if script.source.strip():
+            return Parsed(replace(value, answer=None), 0.0, SILENT if script.is_closed else UNFINISHED)
+        return Parsed(value, min(parsed.format, LOOSE_FORMAT), parsed.invalid)
+
+    def settle(self, task: Task, rollouts: Sequence[Rollout]) -> list[Parsed]:
+        """Run all programs that are finished, and read what they print."""
+        finished = [t for t in rollouts if t.parsed.invalid == SILENT and t.solution.answer is None]
+        asked = [t for t in finished if not t.problem.wants_program]
+        found = {t.id: _read_answer(task, t, outcome) for t, outcome in zip(asked, self._run(asked), strict=True)}
+        found |= {t.id: task.extract(t.text, t.problem) for t in finished if t.problem.wants_program}
+        read = {t.id: accept_extracted(t.parsed, found[t.id], asked=True) for t in finished if found[t.id] is not None}
+        cut = {t.id: replace(read[t.id], format=0.0) for t in finished if t.id in read and t.finish == "length"}
+        return [(read | cut).get(t.id, t.parsed) for t in rollouts]
+
+    def check_steps(self, task: Task, prefixes: Sequence[Rollout]) -> list[bool]:
+        """Whether the newest step of each unfinished solution holds: the program up to it runs or, in text, what it computes
+        is right as far as the task can tell."""
+        if self.runner is None:
+            return [task.is_computation_right(prefix.solution.steps[-1]) for prefix in prefixes]
+        return [outcome.status == "ok" for outcome in self._run(prefixes)]
+
+    def _run(self, rollouts: Sequence[Rollout]) -> list[Outcome]:
+        assert self.runner is not None or not rollouts
+        programs = [Program(read_script(skip_thought(t.text)).source) for t in rollouts]
+        return self.runner.run(programs) if self.runner else []
+
+
+def _read_answer(task: Task, rollout: Rollout, outcome: Outcome) -> str | None:
+    """Read the answer from the last line that a program printed; None if it printed none, or failed."""
+    lines = outcome.stdout.split("\n") if outcome.status == "ok" else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    if last is None:
+        return None
+    return find_last_box(last) or task.extract(last, rollout.problem) or LABEL.sub("", last, count=1) or None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from milonga.sandbox import Failure, Level, Limits, Outcome, Program, Sandbox, Status
@@ -14,6 +15,7 @@ from milonga.sandbox.values import Canonical
 from milonga.types import Problem
 
 FENCE = re.compile(r"```(?P<language>[a-zA-Z0-9]*)[ \t\r]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
+FENCE_LINE = re.compile(r"[ \t]*```(?P<language>[a-zA-Z0-9]*)[ \t\r]*\n?")
 PYTHON = ("", "python", "python3", "py")
 """What may stand behind the opening marks of a block of Python."""
 Ran = tuple[Canonical | None, ...]
@@ -44,10 +46,52 @@ def build_source(problem: Problem, answer: str) -> str:
     return before + extract_source(answer)
 
 
+@dataclass(frozen=True)
+class Script:
+    """The program in a text that need not be finished: the Python of all its fences, one after the other."""
+
+    source: str
+    is_closed: bool
+    """Whether no fence is open: then nothing of the program is missing."""
+
+
+def read_script(text: str) -> Script:
+    """Read the program in a text. Fences of another language, and all prose, are no part of it."""
+    blocks: list[str] = []
+    language: str | None = None
+    for line in text.splitlines(keepends=True):
+        fence = FENCE_LINE.fullmatch(line)
+        if fence is not None:
+            language = fence["language"].lower() if language is None else None
+            blocks.append("")
+        elif language in PYTHON:
+            blocks[-1] += line
+    return Script("".join(textwrap.dedent(block) for block in blocks), language is None)
+
+
+def split_paragraphs(text: str, start: int = 0) -> list[tuple[int, int]]:
+    """Split a text at blank lines, in code as in prose, and behind closing fences. Spans lie side by side and cover the text
+    from `start`; a closing fence belongs to what stands before it.
+
+    Invariant: a text that is cut where a paragraph ends has the same paragraphs up to there.
+    """
+    starts: list[int] = []
+    position, is_open, is_new = start, False, True
+    for line in text[start:].splitlines(keepends=True):
+        fence = FENCE_LINE.fullmatch(line) is not None
+        closes = fence and is_open
+        if line.strip() and is_new and not (closes and starts):
+            starts.append(position)
+        is_open ^= fence
+        is_new = closes or not line.strip()
+        position += len(line)
+    return list(pairwise([start, *starts[1:], len(text)])) if starts else []
+
+
 class PythonRunner:
     """Runs programs in a sandbox that is started once, and stays."""
 
-    def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
+    def __init__(self, limits: Limits | None = None, isolation: Level = "isolated", allow_weak: bool = False) -> None:
         self.limits, self.isolation, self.allow_weak = limits, isolation, allow_weak
 
     def start(self) -> None:

@@ -75,6 +75,7 @@ class Aprm(Scoring):
     truth = "steps"
     needs = {STEPS}
     agents = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
+    inference_only = ("generator",)
     tasks = ("chain",)
     bindings = {
         "own": ALLOWED,

@@ -85,6 +85,7 @@ class Asl(Recipe):
     granularity = "sequence"
     truth = "none"
     agents = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
+    inference_only_if = {"verifier": {"grm": "frozen", "formats": 0}}
     lead = "generator"
     overlap = Refused("its problems and labels come from what it remembers of earlier turns")
     tasks = ("chain",)

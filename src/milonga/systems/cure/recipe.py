@@ -60,6 +60,7 @@ class Cure(Recipe):
     granularity = "sequence"
     truth = "hidden tests"
     agents = {"generator": Coder, "tester": Tester}
+    inference_only_if = {"tester": {"train_tester": False}}
     lead = "generator"
     overlap = Refused("each turn begins with a snapshot of what was just learned")
     tasks = ("code",)

@@ -86,6 +86,7 @@ class Gar(Recipe):
     truth = "answers and reference solutions"
     pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": SliceJudge}
+    inference_only_if = {"verifier": {"frozen": True, "sft": 0}}
     lead = "generator"
     overlap = Refused("its judge must see the work of the generator that learns, not of older ones")
     bindings = {

@@ -54,6 +54,7 @@ class Genrm(Recipe):
     truth = "answers and a teacher's checks"
     needs = {ANSWERS}
     agents = {"generator": StepSolver, "verifier": YesNoVerifier}
+    inference_only_if = {"generator": {"generation": 0.0}}
     lead = "verifier"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}

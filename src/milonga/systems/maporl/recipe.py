@@ -72,6 +72,7 @@ class Maporl(Recipe):
     pays_outcomes = True
     pays_format = AGENTS
     agents = dict.fromkeys(AGENTS, Debater)
+    inference_only_if = {"partner": {"train": "lead", "formats": 0}}
     lead = "generator"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}

@@ -47,6 +47,7 @@ class QwenPrm(Scoring):
         "batch": {"rollouts": 8},
         "options": {"labels": "consensus_hard", "completions": 8, "tau": 0.0, "aggregate": "product"},
     }
+    inference_only_if = {"generator": {"labels": "judge"}}
     Options = QwenPrmOptions
     options: QwenPrmOptions
 

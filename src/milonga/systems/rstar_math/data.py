@@ -11,7 +11,7 @@ from milonga.patterns.preference_pairs import Pair, align_pairs
 from milonga.patterns.value_head import Labelled, build_value_rows
 from milonga.randomness import key64
 from milonga.systems.rstar_math.trees import Node, collect_step_pairs, iterate_paths
-from milonga.types import Floats, Problem, Rollout, Rollouts, Solution
+from milonga.types import Floats, Problem, Rollout, Rollouts
 
 Harvest = dict[str, Any]
 """The data of one tree: see `harvest_tree`."""
@@ -19,12 +19,19 @@ HELD_OUT = 8
 """One of this many problems is held out from the preference model, to measure it."""
 
 
+def corrupt_keys(ctx: Context, problems: list[Problem], share: float) -> list[Problem]:
+    """Replace the answers of a random share of the problems by their neighbours' (label noise)."""
+    keys = [problem.answer for problem in problems]
+    rng = ctx.rng("wrong keys")
+    return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]
+
+
 def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
     """Convert a tree to plain data: its complete solutions with the q of their steps, and its step pairs with the reason.
 
     `index` finds the problem again.
     """
-    found = [way[1:] for way in iterate_paths(root) if way[-1].rollout.solution.answer is not None]
+    found = [way[1:] for way in iterate_paths(root) if way[-1].is_answered]
     pairs = collect_step_pairs(root, margin, edits)
     return {
         "index": index,
@@ -59,14 +66,6 @@ def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, li
     return rows, [details[name][0] for name, _, _ in kept for _ in range(2)], [details[name][1] for name, _, _ in kept]
 
 
-def record_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float]]:
-    """Return the rows and weights of `make_pair_rows`, and record each pair with its reason in the run folder."""
-    rows, weights, reasons = make_pair_rows(ctx, trees)
-    for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
-        ctx.add_preference(winner, loser, reason)
-    return rows, weights
-
-
 def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Rollouts, list[Floats]]:
     """Return the solutions with value-head targets: the q of each step scaled to [0, 1], or only the outcome.
 
@@ -77,12 +76,14 @@ def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -
         for number, (text, right, qs) in enumerate(tree["solutions"]):
             *steps, end = [(q + 1) / 2 for q in qs]
             solution = _rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
+            steps += [end] * (len(solution.solution.steps) - len(steps))  # in prose the answer stands in a step of its own
             labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
     return build_value_rows(ctx, labelled)
 
 
 def _rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
-    """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
+    """Rebuild a solution, or a prefix of one, from its text. A prefix has finish "length"."""
     parsed = ctx.role("generator").parse(text, None)
     rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)
-    return replace(rollout, finish="length" if parsed.get(Solution).answer is None else "eos")
+    is_whole = any(text == solution for solution, _, _ in tree["solutions"])
+    return replace(rollout, finish="eos" if is_whole else "length")

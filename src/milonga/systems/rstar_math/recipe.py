@@ -14,34 +14,25 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import select_best_solutions, term_weights
+from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
+from milonga.patterns.preference_pairs import make_pair_batch, record_pairs
 from milonga.recipe import ALLOWED, Recipe, Refused
-from milonga.roles import Dialect, Role, StepScorer, StepSolver
+from milonga.roles import Dialect, ProgramSolver, Role, StepScorer
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.rstar_math.data import (
-    Harvest,
-    harvest_tree,
-    is_held_out,
-    make_pair_rows,
-    make_value_rows,
-    record_pair_rows,
-)
-from milonga.systems.rstar_math.search import (
-    Search,
-    SearchOptions,
-    corrupt_answer_keys,
-    make_roots,
-    run_simulations,
-    score_nodes,
-    select_best_end,
-)
+from milonga.systems.rstar_math.data import Harvest, corrupt_keys, harvest_tree, is_held_out, make_pair_rows, make_value_rows
+from milonga.systems.rstar_math.search import Search, SearchOptions, make_roots, run_simulations, score_nodes, select_end
 from milonga.systems.rstar_math.trees import iterate_paths
 from milonga.tasks.base import ANSWERS
+from milonga.tasks.code_python import PythonRunner
 from milonga.types import Rollouts, TrainBatch
 
 
 class RstarMathOptions(SearchOptions):
+    steps: Literal["code", "text"] | None = None
+    """code: a step is a comment with Python under it, and is run. text: a paragraph. None: code in the plain dialect, text in
+    the others."""
     searches: int = Field(4, ge=1)
     """Turns of search in a round, each over batch.problems new problems; then both learn, once. N turns are N rounds."""
     more: int = Field(0, ge=0)
@@ -54,8 +45,8 @@ class RstarMathOptions(SearchOptions):
     """Least share of right ones among a problem's solutions; the paper has 0.5 where the answer key is doubtful."""
     margin: float = Field(0.5, ge=0)
     """Least difference of Q between the two steps of a pair."""
-    edits: int = Field(1, ge=1)
-    """Least number of characters in which they differ; the public code has 20, more than a step of the embedded tasks."""
+    edits: int = Field(20, ge=1)
+    """Least number of characters in which they differ; 1 for embedded models, whose steps are shorter than 20."""
     guided: int = Field(3, ge=1)
     """The first round in which the preference model gives each new step its first visit."""
     min_accuracy: float = Field(0.65, ge=0, le=1)
@@ -66,6 +57,8 @@ class RstarMathOptions(SearchOptions):
     """How a solution's score follows from those of its steps. A model of outcomes (value_bce) is asked at the end alone."""
     wrong_keys: float = Field(0.0, ge=0, le=1)
     """Share of the problems searched whose answer key is another problem's, to see what that does."""
+    vote: int = Field(1, ge=1)
+    """Ends of the highest values that vote on the answer of such a search; the paper has 4 to 8, of 64 searches."""
     measured: int = Field(32, ge=1)
     """Held-out problems that are searched without their answers at every evaluation."""
 
@@ -77,7 +70,7 @@ class RstarMath(Recipe):
     granularity = "step"
     truth = "answers"
     needs = {ANSWERS}
-    agents = {"generator": StepSolver, "verifier": StepScorer}
+    agents = {"generator": ProgramSolver, "verifier": StepScorer}
     lead = "generator"
     overlap = Refused("its search is guided by scores, and its rounds build on those before")
     bindings = {
@@ -94,7 +87,13 @@ class RstarMath(Recipe):
         },
         "batch": {"rollouts": 16},
     }
-    embedded_defaults = {"policies": {"generator": {"lr": 2e-4}, "verifier": {"lr": 2e-4}}}
+    embedded_defaults = {"policies": {"generator": {"lr": 2e-4}, "verifier": {"lr": 2e-4}}, "options": {"edits": 1}}
+    published = {
+        "turns": 4,
+        "batch": {"rollouts": 48},
+        "policies": {"generator": {"lr": 7e-6, "epochs": 2}, "verifier": {"lr": 7e-6, "epochs": 1}},
+        "options": {"steps": "code", "candidates": 12, "more": 64, "min_accuracy": 0.0, "vote": 8},
+    }
     Options = RstarMathOptions
     options: RstarMathOptions
 
@@ -108,8 +107,14 @@ class RstarMath(Recipe):
         return self.objectives["verifier"].loss.kind == "value_bce"
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        how: Aggregate = "last" if self.is_outcome_model else self.options.aggregate
-        return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, how)}
+        o = self.options
+        if o.steps == "code" and dialect != "plain":
+            raise ConfigError(f"options.steps = 'code' is for the plain dialect, not for '{dialect}'; set it to 'text'")
+        runs = dialect == "plain" and o.steps != "text"
+        solver = ProgramSolver(dialect, PythonRunner(allow_weak=o.allow_weak_isolation) if runs else None)
+        verifier = StepScorer(dialect, "last" if self.is_outcome_model else o.aggregate)
+        verifier.solver = solver
+        return {"generator": solver, "verifier": verifier}
 
     def schedule(self) -> Schedule:
         """Search, then train both. What the search found stays in the state until then: a round resumes at any of its turns."""
@@ -131,9 +136,8 @@ class RstarMath(Recipe):
                 yield self.credit_policy(ctx, rollouts)
             self.state["learned"] = True
             return
-        train_batch = (
-            self.credit_pairs(ctx) if self.objectives["verifier"].loss.kind == "bradley_terry" else self.credit_values(ctx)
-        )
+        is_ranked = self.objectives["verifier"].loss.kind == "bradley_terry"
+        train_batch = self.credit_pairs(ctx) if is_ranked else self.credit_values(ctx)
         if len(train_batch.rollouts):
             yield train_batch
         self.state["accuracy"] = self.held_out_accuracy(ctx)
@@ -148,7 +152,7 @@ class RstarMath(Recipe):
         places = {problem.id: first + number for number, problem in enumerate(problems)}
         late = state["round"] >= o.guided
         search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
-        roots = make_roots(ctx, corrupt_answer_keys(ctx, problems, o.wrong_keys))
+        roots = make_roots(ctx, corrupt_keys(ctx, problems, o.wrong_keys))
         run_simulations(ctx, roots, self.group_size, search)
         if late and o.more:
             run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
@@ -183,16 +187,11 @@ class RstarMath(Recipe):
 
     def credit_pairs(self, ctx: Context) -> TrainBatch:
         """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
-        rows, weights = record_pair_rows(ctx, self.select_trees(held_out=False))
-        return self.train_batch(
-            "verifier",
-            rows,
-            labels=[1.0, 0.0] * (len(rows) // 2),
-            units=[number // 2 for number in range(len(rows))],
-            weights=term_weights(["pairs"] * len(rows), {"pairs": 1.0}, weights),
-            sources={"answers": 1.0},
-            notes={"pairs": len(rows) / 2},
-        )
+        rows, weights, reasons = make_pair_rows(ctx, self.select_trees(held_out=False))
+        pairs = list(zip(reasons, rows[::2], rows[1::2], strict=True))
+        record_pairs(ctx, pairs)
+        shares, notes = term_weights(["pairs"] * len(rows), {"pairs": 1.0}, weights), {"pairs": float(len(pairs))}
+        return make_pair_batch(self, "verifier", pairs, weights=shares, sources={"answers": 1.0}, notes=notes)
 
     def credit_values(self, ctx: Context) -> TrainBatch:
         """Make a train batch for comparison: targets are the Q of each step (value_mse), or the answer alone (value_bce)."""
@@ -212,11 +211,10 @@ class RstarMath(Recipe):
         return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
-        is."""
+        """Search held-out problems without answers: how often the end that is selected is right, and how often any end is."""
         roots = make_roots(ctx, ctx.problems(self.options.measured))
         run_simulations(ctx, roots, self.group_size, self.make_search(ctx, guided=True, blind=True))
-        ends = [select_best_end(root) for root in roots]
+        ends = [select_end(ctx.task, root, self.options.vote) for root in roots]
         return {
             "search/accuracy": mean([float(end is not None and end.right) for end in ends]),
             "search/reached": mean([float(root.rights > 0) for root in roots]),

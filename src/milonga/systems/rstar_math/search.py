@@ -10,7 +10,9 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.recipe import RecipeOptions
+from milonga.roles import ProgramSolver
 from milonga.systems.rstar_math.trees import Node, backpropagate, iterate_paths, select_child
+from milonga.tasks.base import Task
 from milonga.types import Problem, Rollout, Rollouts, Verification
 
 Values = Callable[[Sequence[Node]], list[float]]
@@ -28,7 +30,9 @@ class SearchOptions(RecipeOptions):
     """The UCT score of an untried step; None: it comes before all others. The public code has 0, by which steps that failed
     come before untried ones."""
     check: bool = True
-    """Whether a step stays in the tree only if its computation is right, as running it would show."""
+    """Whether a step stays in the tree only if the program up to it runs or, in text, its computation is right."""
+    allow_weak_isolation: bool = False
+    """Run programs where they cannot be isolated. Only on a machine that you can throw away."""
     blame: bool = True
     """Whether dead ends (no step survives, too deep) count as wrong for all nodes on their path. The public code blames
     none."""
@@ -64,8 +68,8 @@ def run_simulations(ctx: Context, roots: Sequence[Node], simulations: int, searc
                 if path[-1].end is None:  # it may have turned out to be a dead end
                     path.append(select_child(path[-1], search.options.explore, untried, rng))
         for path in paths:
-            dead = path[-1].rollout.solution.answer is None
-            backpropagate(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
+            blamed = path[-1].is_answered or search.options.blame
+            backpropagate(path if blamed else path[-1:], path[-1].end or 0.0, path[-1].right)
 
 
 def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
@@ -73,12 +77,12 @@ def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
     dropped."""
     each, deep = search.options.candidates, [node for node in nodes if node.depth < search.options.depth]
     sampled = ctx.complete("generator", [(node.rollout, node.depth) for node in deep], each, step=True)
+    children = [_make_child(deep[number // each], rollout) for number, rollout in enumerate(sampled)]
+    if search.options.check:
+        children = _drop_failed_steps(ctx, children)
     for number, node in enumerate(deep):
-        children = [
-            _make_child(ctx, node, rollout, search.options.check) for rollout in sampled[number * each : (number + 1) * each]
-        ]
-        found = {child.step: child for child in children if child is not None}
-        node.children = list(found.values())
+        mine = children[number * each : (number + 1) * each]
+        node.children = list({child.step: child for child in mine if child is not None}.values())
     for node in nodes:
         if not node.children:
             node.end = -1.0
@@ -92,20 +96,27 @@ def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
             child.end = value
 
 
-def _make_child(ctx: Context, node: Node, rollout: Rollout, check: bool) -> Node | None:
-    """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
-    wrong."""
+def _make_child(node: Node, rollout: Rollout) -> Node | None:
+    """Return a sample as a child node, if it is an answer or at least one more step."""
     rollout = replace(rollout, targets=())
     step, value = rollout.text[len(node.rollout.text) :], rollout.solution
     if value.answer is not None:
         known = rollout.grade is not None and rollout.grade.correct is not None
         right = rollout.correct == 1.0
         return Node(rollout, step, node.depth, end=1.0 if right else -1.0, right=right) if known else None
-    if rollout.finish != "stop" or len(rollout.steps) != node.depth + 1:
+    if rollout.finish != "stop" or len(rollout.steps) <= node.depth:
         return None
-    if check and not ctx.task.is_computation_right(value.steps[-1]):
-        return None
-    return Node(rollout, step, node.depth + 1)
+    return Node(rollout, step, len(rollout.steps))
+
+
+def _drop_failed_steps(ctx: Context, children: Sequence[Node | None]) -> list[Node | None]:
+    """Drop steps that fail the solver's check, which sees all of them at once. All answers survive, right or wrong."""
+    solver = ctx.role("generator")
+    assert isinstance(solver, ProgramSolver)
+    steps = [child for child in children if child is not None and child.end is None]
+    holds = solver.check_steps(ctx.task, [child.rollout for child in steps])
+    failed = {child for child, held in zip(steps, holds, strict=True) if not held}
+    return [None if child in failed else child for child in children]
 
 
 def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
@@ -114,26 +125,18 @@ def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
     2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
     judged = {check.target.id: check.verification for check in ctx.judge("verifier", Rollouts(n.rollout for n in nodes))}
-    return [_verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
+    values = []
+    for node in nodes:
+        found = judged.get(node.rollout.id) or Verification(None, None)
+        score = found.score if node.end is not None else (found.step_scores or (None,))[-1]
+        values.append(0.0 if score is None else 2 * score - 1)
+    return values
 
 
-def _verification_to_value(node: Node, verification: Verification | None) -> float:
-    """Convert a verification into a value from -1 to 1; 0 where there is no score."""
-    if verification is None:
-        return 0.0
-    newest = verification.step_scores[-1] if verification.step_scores else None
-    score = newest if node.end is None else verification.score
-    return 0.0 if score is None else 2 * score - 1
-
-
-def select_best_end(root: Node) -> Node | None:
-    """Select the end with an answer that has the highest value; None where no answer was reached."""
-    ends = [way[-1] for way in iterate_paths(root) if way[-1].rollout.solution.answer is not None]
-    return max(ends, key=lambda node: node.end or 0.0, default=None)
-
-
-def corrupt_answer_keys(ctx: Context, problems: list[Problem], share: float) -> list[Problem]:
-    """Replace the answers of a random share of the problems by their neighbours' (label noise)."""
-    keys = [problem.answer for problem in problems]
-    rng = ctx.rng("wrong keys")
-    return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]
+def select_end(task: Task, root: Node, top: int = 1) -> Node | None:
+    """Select an end with the answer that most of the `top` ends of the highest values have, among equals that of the highest;
+    None where no answer was reached."""
+    ends = [way[-1] for way in iterate_paths(root) if way[-1].is_answered]
+    best = sorted(ends, key=lambda node: node.end or 0.0, reverse=True)[:top]
+    groups = task.group_equal_answers([node.rollout.solution.answer for node in best])
+    return max(zip(best, groups, strict=True), key=lambda one: groups.count(one[1]), default=(None, None))[0]

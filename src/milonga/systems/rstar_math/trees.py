@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from milonga.text import edit_distance
 from milonga.types import Rollout
 
 
@@ -40,6 +41,11 @@ class Node:
     def q(self) -> float:
         """The mean value of the visits; 0 without visits."""
         return self.total / self.visits if self.visits else 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether this is a whole solution, with an answer."""
+        return self.rollout.solution.answer is not None
 
     @property
     def is_simulated(self) -> bool:
@@ -131,13 +137,3 @@ def iterate_paths(node: Node) -> Iterator[list[Node]]:
         yield [node]
     for child in node.visited_children:
         yield from ([node, *way] for way in iterate_paths(child))
-
-
-def edit_distance(left: str, right: str) -> int:
-    """Return the Levenshtein distance: characters to insert, delete or replace."""
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        before, row = row, [i]
-        for j, b in enumerate(right, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
-    return row[-1]

@@ -77,6 +77,7 @@ class SelfPlaySwe(Recipe):
     truth = "tests"
     agents = {"injector": Injector, "generator": Repairer}
     pays_format = ("generator",)
+    inference_only_if = {"injector": {"learn": "repair"}}
     lead = "generator"
     tasks = ("bugs",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

@@ -94,6 +94,7 @@ class SelfTaughtEvaluators(Recipe):
     granularity = "sequence"
     truth = "none: pairs are built"
     agents = {"generator": StepSolver, "judge": PairJudge}
+    inference_only = ("generator",)
     lead = "judge"
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

@@ -1,14 +1,14 @@
 """SWEET-RL (arXiv 2503.15478): a critic with privileged information gives turn-level advantages to an actor.
 
-The actor asks for hidden parts of a problem, and then solves it. The critic sees the whole problem before each dialogue. From
-dialogues that ended well and badly it learns by Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn.
-Then the actor, who never sees the whole problem, learns by DPO to prefer, among its own candidates for a turn, those that the
-critic ranks higher.
+The actor asks a user about what a problem leaves open, and then solves it. The user is a simulator that reads the reference,
+or a rule. The critic has the reference before each dialogue. From dialogues that ended well and badly it learns by
+Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn. Then the actor, who never sees the reference,
+learns by DPO to prefer, among its own candidates for a turn, those that the critic ranks higher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -19,26 +19,18 @@ from milonga.context import Context
 from milonga.credit import isolate_turn, make_token_factors, sample_half_pairs
 from milonga.credit.turns import TurnAggregate
 from milonga.errors import ConfigError
-from milonga.evals.metrics import correlation, mean
+from milonga.evals.metrics import correlation, mean, order_accuracy_within
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.patterns.preference_pairs import make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem, score_turns
-from milonga.systems.sweet_rl.dialogues import (
-    compute_turn_metrics,
-    demonstrate_dialogues,
-    flag_useful_questions,
-    hide_facts,
-    make_known_problem,
-    pair_by_outcome,
-    sample_candidates,
-    sample_dialogues,
-    write_all_questions,
-)
-from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
-from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, FACTS, Capability
+from milonga.systems.sweet_rl import dialogues
+from milonga.systems.sweet_rl.critic import encode_for_critic, score_turns
+from milonga.systems.sweet_rl.roles import SIMULATOR, Inquirer, PrivilegedCritic, Simulator
+from milonga.tasks.artefacts import find_reference
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, FACTS, Capability, Task
+from milonga.tasks.facts import hide_facts
 from milonga.types import Problem, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -47,6 +39,9 @@ BASE = "base"
 
 
 class SweetRlOptions(RecipeOptions):
+    user: Literal["simulator", "rule"] = "simulator"
+    """simulator: a frozen model that reads the reference and answers in free text. rule: tells hidden parts of the problem by
+    their numbers; for embedded models, and tasks that have such parts."""
     formats: int = Field(0, ge=0)
     """Turns of imitating a noisy teacher who asks blindly, before anything is rewarded; 0 for models that can talk."""
     format_lines: int = Field(64, ge=1)
@@ -54,9 +49,9 @@ class SweetRlOptions(RecipeOptions):
     noise: float = Field(0.0, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     hidden: int = Field(2, ge=1)
-    """Parts of a problem that are kept back at first."""
+    """Parts of a problem that are kept back at first by the rule."""
     questions: int = Field(2, ge=1)
-    """Questions of a dialogue; the solution comes after the last."""
+    """Questions of a dialogue, at most; a rule-based user is asked so often. The solution comes after the last."""
     critic_turns: int = Field(8, ge=1)
     """Turns of the critic in a round, each on `batch.rollouts` dialogues of every problem (the paper has 3)."""
     actor_turns: int = Field(100, ge=1)
@@ -72,9 +67,9 @@ class SweetRlOptions(RecipeOptions):
     credit: Literal["turn", "trajectory"] = "turn"
     """trajectory: no critic; dialogues that ended well are preferred to others of the same problem, whole."""
     critic_sees: bool = True
-    """Whether the critic reads the whole problem; False: what the actor reads."""
+    """Whether the critic reads the reference; False: what the actor reads."""
     rank_reference: Literal["with_c", "without_c"] = "with_c"
-    """Whether the reference of a rank reads the whole problem too. If not, even an untrained critic prefers what it says."""
+    """Whether the start that a rank is relative to reads it too. If not, even an untrained critic prefers what it says."""
     any_gap: bool = False
     """Whether the best dialogue of a problem wins even where it did not end well, judged also by its right steps and its
     format."""
@@ -90,7 +85,8 @@ class SweetRl(Recipe):
     name = "sweet_rl"
     granularity = "turn"
     truth = "answers, and what is kept back"
-    agents = {"generator": Inquirer, "critic": PrivilegedCritic}
+    agents = {"generator": Inquirer, "critic": PrivilegedCritic, SIMULATOR: Simulator}
+    inference_only = (SIMULATOR,)
     lead = "generator"
     overlap = Refused("it learns from pairs, in which older samples cannot be corrected")
     bindings = {
@@ -109,22 +105,42 @@ class SweetRl(Recipe):
     embedded_defaults = {
         # With the paper's 0.1 and 0.01 the miniature forgot how to talk, however right the pairs were.
         "policies": {"generator": {"objective": {"beta": 1.0, "nll_coef": 1.0}}},
-        "options": {"formats": 12, "noise": 0.1},
+        "options": {"user": "rule", "formats": 12, "noise": 0.1},
+    }
+    published = {
+        "sampling": {"max_tokens": 1024},
+        "policies": {"generator": {"lr": 2e-7}, "critic": {"lr": 2e-7}},
+        "options": {"questions": 9, "turn_fraction": 0.1},
     }
     Options = SweetRlOptions
     options: SweetRlOptions
     measures = (
-        *(f"generator/{what}" for what in ("success", "useful_questions", "useful_first")),
-        *(f"critic/{what}" for what in ("useful_accuracy", "pair_accuracy")),
+        *(f"generator/{what}" for what in ("success", "outcome", "questions", "useful_questions", "useful_first")),
+        *("critic/useful_accuracy", "critic/pair_accuracy", "simulator/leaked"),
     )
+
+    @classmethod
+    def select_agents(cls, options: SweetRlOptions) -> Mapping[str, type[Role]]:
+        return {agent: role for agent, role in cls.agents.items() if agent != SIMULATOR or options.user == SIMULATOR}
 
     @property
     def needs(self) -> Set[Capability]:
-        return {ANSWERS, FACTS, DEMONSTRATIONS} if self.options.formats > 0 else {ANSWERS, FACTS}
+        shown = {DEMONSTRATIONS} if self.options.formats > 0 else set()
+        return shown | ({ANSWERS, FACTS} if self.options.user == "rule" else set())
+
+    def check(self, task: Task) -> None:
+        if self.options.user == SIMULATOR and not find_reference(task.problem("train", 0)):
+            raise ConfigError(
+                f"recipe 'sweet_rl' needs what its simulated user knows, and task '{task.name}' has neither answers nor right "
+                "programs nor reference texts (whose field is task.fields.solution)"
+            )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        actor = Inquirer(dialect, self.options.questions, self.options.noise)
-        return {"generator": actor, "critic": PrivilegedCritic(dialect)}
+        o, wanted = self.options, "terse" if self.options.user == "rule" else "plain"
+        if dialect != wanted:
+            raise ConfigError(f"options.user = '{o.user}' speaks the dialect '{wanted}', not '{dialect}'; set dialect={wanted}")
+        made = {"generator": Inquirer(dialect, o.questions, o.noise), "critic": PrivilegedCritic(dialect, o.questions)}
+        return {**made, SIMULATOR: Simulator(dialect)} if o.user == SIMULATOR else {**made}
 
     def schedule(self) -> Schedule:
         """The format; then rounds: the critic begins as a copy of the actor, which is the reference of both."""
@@ -135,52 +151,50 @@ class SweetRl(Recipe):
         return Schedule((Phase("generator", o.formats, name=FORMAT),), (learn, act))
 
     def draw_problems(self, ctx: Context, count: int | None = None) -> list[Problem]:
-        """Draw problems with some of their parts kept back."""
+        """Draw problems; with a rule-based user, some of their parts are kept back."""
+        if self.options.user == SIMULATOR:
+            return ctx.problems(count)
         return [hide_facts(ctx.task, problem, self.options.hidden) for problem in ctx.problems(count)]
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample dialogues of the actor as it was when the round began; in the actor's own turns, candidates for single
         turns."""
-        if not ctx.engine.has_same_vocabulary(*(self.policies[agent] for agent in self.agents)):
+        if not ctx.engine.has_same_vocabulary(self.policies["generator"], self.policies["critic"]):
             raise ConfigError("'sweet_rl' scores the actor's tokens: actor and critic need models of one vocabulary")
         if ctx.phase == FORMAT:
-            return demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
+            return dialogues.demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
         self.state["begun"], problems = True, self.draw_problems(ctx)
         if ctx.learner == "critic" or self.options.credit == "trajectory":
-            return sample_dialogues(ctx, problems, self.group_size, BASE)
-        chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
-        return sample_candidates(ctx, chosen, self.options.candidates, BASE)
+            talks = dialogues.sample_dialogues(ctx, problems, self.group_size, BASE)
+        else:
+            chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
+            talks = dialogues.sample_candidates(ctx, chosen, self.options.candidates, BASE)
+        return Rollouts([*talks, *dialogues.list_replies(talks)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        talks = rollouts.of("generator")
         if ctx.phase == FORMAT:
-            return [make_imitation_batch(self, "generator", rollouts)]
+            return [make_imitation_batch(self, "generator", talks)]
         if ctx.learner == "critic":
-            return self.credit_critic(ctx, rollouts)
-        whole = self.options.credit == "trajectory"
-        return self.credit_trajectories(ctx, rollouts) if whole else self.credit_actor(ctx, rollouts)
+            return self.credit_critic(ctx, talks)
+        return self.credit_trajectories(ctx, talks) if self.options.credit == "trajectory" else self.credit_actor(ctx, talks)
 
     def credit_critic(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
         found = encode_for_critic(ctx, talks, self.options.critic_sees)
-        sides = pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
-        candidates: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
-        pairs = record_pairs(ctx, candidates)
+        sides = dialogues.pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
+        pairs = record_pairs(ctx, [(why, found[won.id], found[lost.id]) for why, won, lost in sides])
         if not pairs:
             return []  # no problem has a dialogue that ended well beside one that did not
-        won = {winner.problem.id for _, winner, _ in pairs}
-        notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problem_ids))}
+        covered = {winner.problem.id for _, winner, _ in pairs}
+        notes = {"pairs": float(len(pairs)), "coverage": len(covered) / len(set(talks.problem_ids))}
         factors = make_token_factors(Rollouts(side for _, *both in pairs for side in both), self.options.turn_agg)
         return [make_pair_batch(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
 
     def credit_trajectories(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
         """Make a DPO train batch of whole dialogues: those that ended well are preferred to others of the same problem."""
-        pairs = record_pairs(
-            ctx,
-            [
-                (why, to_given_rollout(winner), to_given_rollout(loser))
-                for why, winner, loser in pair_by_outcome(talks, self.options.any_gap)
-            ],
-        )
+        sides = dialogues.pair_by_outcome(talks, self.options.any_gap)
+        pairs = record_pairs(ctx, [(why, to_given_rollout(won), to_given_rollout(lost)) for why, won, lost in sides])
         return [make_pair_batch(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
 
     def credit_actor(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
@@ -188,19 +202,18 @@ class SweetRl(Recipe):
         critic's ranks."""
         scores = [turns[-1] for turns in self.score_turns(ctx, rollouts, BASE)]
         places = [(talk.problem.id, len(talk.turn_spans), talk.targets[0].id if talk.targets else "") for talk in rollouts]
-        rng = ctx.rng("pairs")
-        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
-        alone = [replace(isolate_turn(to_given_rollout(talk), -1), problem=make_known_problem(talk)) for talk in rollouts]
+        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, ctx.rng("pairs"))
+        alone = [
+            replace(isolate_turn(to_given_rollout(talk), -1), problem=dialogues.make_known_problem(talk)) for talk in rollouts
+        ]
         pairs = record_pairs(ctx, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
         if not pairs:
             return []  # the critic finds everything equally good
-        lengths = [
-            (float(talk.turn_spans[-1][1] - talk.turn_spans[-1][0]), score)
-            for talk, score in zip(rollouts, scores, strict=True)
-        ]
+        spans = [talk.turn_spans[-1] for talk in rollouts]
+        lengths = [(float(end - start), score) for (start, end), score in zip(spans, scores, strict=True)]
         notes = {"pairs": float(len(pairs)), "rank_by_length": correlation([one for one in lengths if not np.isnan(one[1])])}
-        notes |= compute_turn_metrics([rollouts[best] for best, _ in drawn], "chosen")
-        notes |= compute_turn_metrics([rollouts[worst] for _, worst in drawn], "rejected")
+        notes |= dialogues.compute_turn_metrics([rollouts[best] for best, _ in drawn], "chosen")
+        notes |= dialogues.compute_turn_metrics([rollouts[worst] for _, worst in drawn], "rejected")
         known = {key: value for key, value in notes.items() if value is not None}
         return [make_pair_batch(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
 
@@ -211,20 +224,16 @@ class SweetRl(Recipe):
         return score_turns(ctx, talks, sees, o.turn_agg, base)
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        """Measure how dialogues end and what is asked in them; whether the critic ranks useful first questions above useless
-        ones, and dialogues that end well above others."""
+        """Measure how dialogues end and what is asked in them, and whether the critic ranks what is better higher."""
         problems, base = self.draw_problems(ctx, self.options.measured), BASE if self.state.get("begun") else "ref"
-        talks = sample_dialogues(ctx, problems, 2, "live")
-        asked = [flag_useful_questions(talk) for talk in talks]
-        first = write_all_questions(ctx, problems)
-        ranks = [turns[0] for turns in self.score_turns(ctx, first, base)]
+        talks = dialogues.sample_dialogues(ctx, problems, 2, "live")
         totals = [float(np.sum(turns)) for turns in self.score_turns(ctx, talks, base)]
-        return {
+        found = {
             "generator/success": mean(talks.correct),
-            "generator/useful_questions": mean([one for turns in asked for one in turns]),
-            "generator/useful_first": mean([turns[0] for turns in asked]),
-            "critic/useful_accuracy": order_accuracy_by_problem(
-                first, ranks, [float(flag_useful_questions(talk)[0]) for talk in first]
-            ),
-            "critic/pair_accuracy": order_accuracy_by_problem(talks, totals, [talk.correct for talk in talks]),
+            "critic/pair_accuracy": order_accuracy_within(talks.problem_ids, totals, list(talks.correct)),
         }
+        if self.options.user == SIMULATOR:
+            return found | dialogues.compute_dialogue_metrics(talks)
+        first = dialogues.write_all_questions(ctx, problems)
+        ranks = [turns[0] for turns in self.score_turns(ctx, first, base)]
+        return found | dialogues.compute_question_metrics(talks, first, ranks)

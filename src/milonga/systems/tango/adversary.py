@@ -26,8 +26,7 @@ class TangoFreeAdversary(TangoFree):
 
     def schedule(self) -> Schedule:
         o = self.options
-        turns = alternate(generator=o.n_generator, adversary=o.n_verifier, verifier=o.n_verifier)
-        return warm_up("verifier", o.warmup) + turns
+        return warm_up("verifier", o.warmup) + alternate(generator=o.n_generator, adversary=o.n_verifier, verifier=o.n_verifier)
 
     def rollout(self, ctx: Context) -> Rollouts:
         if ctx.learner == "generator":

@@ -53,6 +53,7 @@ class VerifierOnly(Tango):
     lead = "verifier"
     pays_outcomes = False
     inference_only = ("generator",)
+    inference_only_if = {}
     overlap = ALLOWED
 
     def schedule(self) -> Schedule:

@@ -1,5 +1,4 @@
-"""Class weights: rows of rare outcomes count more, so that a verifier of a weak generator does not learn to say "wrong" to
-all."""
+"""Class weights: rows of rare outcomes count more, so that the verifier of a weak generator does not call everything wrong."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ class Tango(Recipe):
     needs = {ANSWERS}
     pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": StepVerifier}
+    inference_only_if = {"verifier": {"n_verifier": 0, "warmup": 0}}
     lead = "generator"
     bindings = {
         "own": ALLOWED,
