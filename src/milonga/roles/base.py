@@ -11,18 +11,19 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 from milonga.engine.base import Engine
 from milonga.registry import Registry
 from milonga.roles.templates import PromptFunction, PromptTemplate
-from milonga.tasks.base import Task
+from milonga.tasks.base import Task, Tool
 from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Solution
 
 Dialect = Literal["plain", "tagged", "terse"]
 DIALECTS: tuple[Dialect, ...] = ("plain", "tagged", "terse")
 """plain: ordinary prose, for any instruct model. tagged: for models trained in it. terse: for the embedded models. A role that
 has no prose form yet writes and parses tags in the plain dialect too."""
+R = TypeVar("R", bound="Role")
 
 
 class JudgeContext(Protocol):
@@ -105,6 +106,15 @@ class Role(ABC):
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
         """Render the tool's result as a prompt for the agent that called it."""
         raise TypeError(f"the role '{self.name}' calls no tool")
+
+    def adapt_to_tool(self, tool: Tool) -> Role:
+        """Return the role for a task with this tool. Itself, by default."""
+        return self
+
+    def copy_settings(self, other: R) -> R:
+        """Copy to another role what a run's config says about this one; return that one."""
+        other.template, other.thought_steps = self.template, self.thought_steps
+        return other
 
     def split_solution(self, solution: Rollout) -> list[Rollout] | None:
         """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""
