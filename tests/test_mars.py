@@ -15,10 +15,11 @@ from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.resolve import resolve
+from milonga.roles.searcher import Request, make_document_bin
 from milonga.systems.mars.credit import balance_groups, standard_scores, trajectory_weights
 from milonga.systems.mars.recipe import AGENTS, FORMAT, get_asker
 from milonga.systems.mars.research import Desk, is_request, map_turns_to_ends, pack_first_fit
-from milonga.systems.mars.roles import Planner, Reader, Request, make_document_bin
+from milonga.systems.mars.roles import Planner, Reader
 from milonga.tasks import make_task
 from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents
 from milonga.types import Grade, Problem, Rollout, Rollouts
@@ -195,6 +196,10 @@ def ctx(p: Any, phase: str = "") -> Context:
     )
 
 
+def find(talk: Rollout) -> list[str]:
+    return Planner("terse").find_documents(make_task({"name": "haystack"}), talk)
+
+
 def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> Rollouts:
     """Two trajectories of each of two problems, as if the planner had asked: the base never does by itself."""
     problems = one.problems(2)
@@ -204,7 +209,7 @@ def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> 
         [f"@{extract_names(extract_question(q.text))}=" for q in problems for _ in range(2)],
     )
     notes, lines = [], {}
-    bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, parse_documents(talk.problem.text))]
+    bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, find(talk))]
     notes = one.ask("reader", Rollouts(bins))
     talks = p.recipe.desk.reply_with_notes(one, requests, notes, lines)
     for place, talk in enumerate(talks):
@@ -285,10 +290,10 @@ def test_a_request_that_is_the_last_word_is_wrong() -> None:
 def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
     one = ctx(plan())
     (talk,) = one.write("generator", [HAY], ["@bxa="])
-    bins = Desk(5, 1).pack_documents(one, talk, parse_documents(HAY.text))
+    bins = Desk(5, 1).pack_documents(one, talk, find(talk))
     assert [b.text for b in bins] == ["3m7+o", "r*3te"] and sum(one.dropped.values()) == 4
-    assert [b.text for b in Desk(14, 1).pack_documents(one, talk, parse_documents(HAY.text))] == ["3m7+o5n\nr*3tean"]
-    assert Desk(5, 1).pack_documents(one, talk, dict.fromkeys("abc", ""))[0].text == "\n"
+    assert [b.text for b in Desk(14, 1).pack_documents(one, talk, find(talk))] == ["3m7+o5n\nr*3tean"]
+    assert Desk(5, 1).pack_documents(one, talk, ["", ""])[0].text == "\n"
 
 
 def test_a_second_request_adds_to_what_was_read() -> None:
@@ -296,10 +301,10 @@ def test_a_second_request_adds_to_what_was_read() -> None:
     one = ctx(p)
     (talk,) = one.write("generator", [HAY], ["@b="])
     lines: dict[str, list[str]] = {}
-    notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, parse_documents(HAY.text)), ["37+5"])
+    notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, find(talk)), ["37+5"])
     (reply,) = p.recipe.desk.reply_with_notes(one, Rollouts([talk]), notes, lines)
     reply.parsed = Planner("terse").parse("@a=")
-    more = one.write("reader", p.recipe.desk.pack_documents(one, reply, parse_documents(HAY.text)), ["*3"])
+    more = one.write("reader", p.recipe.desk.pack_documents(one, reply, find(reply)), ["*3"])
     p.recipe.desk.reply_with_notes(one, Rollouts([reply]), more, lines)
     assert lines[reply.id] == ["37+5", "*3"]
 
@@ -319,7 +324,7 @@ def test_the_teacher_shows_requests_solutions_and_notes() -> None:
 
 def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> None:
     assert resolve([{"recipe": "mars"}]).task.name == "haystack"
-    with pytest.raises(ConfigError, match="works only with the tasks haystack, not with 'chain'"):
+    with pytest.raises(ConfigError, match="works only with the tasks haystack, search, not with 'chain'"):
         resolve([{"recipe": "mars", "task": "chain"}])
     with pytest.raises(ConfigError, match="use zscore"):
         resolve([{"recipe": "mars", "policies": {"generator": {"objective": {"preset": "rloo"}}}}])
