@@ -6,7 +6,6 @@ they are normalised among each other, and then balanced to the planner's count. 
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from milonga.schedule import Phase, Schedule
 from milonga.systems.mars.credit import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
 from milonga.systems.mars.research import PLANNER, READER, Desk, is_request, map_turns_to_ends
 from milonga.systems.mars.roles import PURPOSES, Planner, Reader
-from milonga.tasks.base import DEMONSTRATIONS, Capability
+from milonga.tasks.base import DEMONSTRATIONS, Task
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -99,9 +98,12 @@ class Mars(Recipe):
                     f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
 
-    @property
-    def needs(self) -> Set[Capability]:
-        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
+    def check(self, task: Task) -> None:
+        if self.options.formats > 0 and DEMONSTRATIONS not in task.offers:
+            raise ConfigError(
+                f"options.formats imitates a teacher, whom task '{task.name}' does not have: name a model that can read with "
+                "--generator, or set options.formats=0"
+            )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {PLANNER: Planner(dialect, self.options.noise, self.options.calls), READER: Reader(dialect)}
