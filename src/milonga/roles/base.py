@@ -11,7 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol
 
 from milonga.engine.base import Engine
 from milonga.registry import Registry
@@ -23,7 +23,6 @@ Dialect = Literal["plain", "tagged", "terse"]
 DIALECTS: tuple[Dialect, ...] = ("plain", "tagged", "terse")
 """plain: ordinary prose, for any instruct model. tagged: for models trained in it. terse: for the embedded models. A role that
 has no prose form yet writes and parses tags in the plain dialect too."""
-R = TypeVar("R", bound="Role")
 
 
 class JudgeContext(Protocol):
@@ -110,11 +109,6 @@ class Role(ABC):
     def adapt_to_tool(self, tool: Tool) -> Role:
         """Return the role for a task with this tool. Itself, by default."""
         return self
-
-    def copy_settings(self, other: R) -> R:
-        """Copy to another role what a run's config says about this one; return that one."""
-        other.template, other.thought_steps = self.template, self.thought_steps
-        return other
 
     def split_solution(self, solution: Rollout) -> list[Rollout] | None:
         """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""

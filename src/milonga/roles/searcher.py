@@ -242,7 +242,7 @@ class Searcher(StepSolver):
         return (Part(asked.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def adapt_to_tool(self, tool: Tool) -> Role:
-        return self.copy_settings(type(self)(self.dialect, tool.calls))
+        return type(self)(self.dialect, tool.calls)
 
     def parse_tool_call(self, text: str) -> str | None:
         return _parse_search(text, self.dialect, ANSWER)
@@ -278,7 +278,7 @@ class SearchProposer(Role):
         return (Part(asked.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def adapt_to_tool(self, tool: Tool) -> Role:
-        return self.copy_settings(SearchProposer(self.dialect, tool.calls))
+        return SearchProposer(self.dialect, tool.calls)
 
     def parse_tool_call(self, text: str) -> str | None:
         return _parse_search(text, self.dialect, QUESTION)
@@ -411,8 +411,12 @@ def make_parsed_problem(id: str, question: str, answer: str, passages: Sequence[
 
 
 def adapt_roles_to_tool(roles: Mapping[str, Role], tool: Tool) -> dict[str, Role]:
-    """Adapt roles to a task with a tool: step solvers become searchers, and searchers learn the limit on calls."""
-    return {
-        agent: role.copy_settings(Searcher(role.dialect, tool.calls)) if type(role) is StepSolver else role.adapt_to_tool(tool)
+    """Adapt roles to a task with a tool: step solvers become searchers, and searchers learn the limit on calls. What the config
+    says about an agent stays."""
+    adapted = {
+        agent: Searcher(role.dialect, tool.calls) if type(role) is StepSolver else role.adapt_to_tool(tool)
         for agent, role in roles.items()
     }
+    for agent, role in roles.items():
+        adapted[agent].template, adapted[agent].thought_steps = role.template, role.thought_steps
+    return adapted

@@ -56,7 +56,7 @@ class Planner(Role):
     def adapt_to_tool(self, tool: Tool) -> Role:
         if self.dialect == "terse":
             raise ConfigError("mars searches in words, which the embedded model cannot write: name a model with --generator")
-        return self.copy_settings(SearchPlanner("plain", self.calls))
+        return SearchPlanner("plain", self.calls)
 
     def find_documents(self, task: Task, talk: Rollout) -> list[str]:
         """Find the requested documents that exist."""
@@ -110,7 +110,7 @@ class Reader(Role):
         return ()
 
     def adapt_to_tool(self, tool: Tool) -> Role:
-        return self.copy_settings(Condenser("plain"))
+        return Condenser("plain")
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""
