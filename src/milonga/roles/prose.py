@@ -53,6 +53,12 @@ def find_thought(text: str) -> tuple[int, int] | None:
     return opened + len(OPEN), len(text) if closed < 0 else closed
 
 
+def skip_thought(text: str) -> str:
+    """Return what follows the thought of a text; all of it if there is none, nothing if the thought does not end."""
+    thought = find_thought(text)
+    return text if thought is None else text[thought[1] + len(CLOSE) :]
+
+
 def find_steps(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
     """Find the steps of a text: its paragraphs, as ProcessBench and Qwen's PRM cut them. Spans lie side by side and cover the
     text from `start` to `end`.

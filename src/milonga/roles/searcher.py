@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.proposer import Proposal
-from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver
 from milonga.tasks.answers import find_last_box
 from milonga.tasks.base import Task, Tool
@@ -92,8 +92,6 @@ put every logical step of the work into its own <step> and </step>. After the wo
 <answer>\\boxed{ }</answer>.
 
 """
-
-
 PLAN = """\
 Answer the question below. You cannot see any documents, but an assistant can search a collection of documents and read what \
 is found for you. To ask the assistant, write two lines, such as
@@ -143,11 +141,9 @@ def find_labels(text: str) -> list[tuple[str, str]]:
 
     Of a label that stands alone the next line that is not empty is what it says.
     """
-    thought = find_thought(text)
-    lines = text[0 if thought is None else thought[1] + len(CLOSE) :].splitlines()
     found: list[tuple[str, str]] = []
     waiting = ""
-    for line in lines:
+    for line in skip_thought(text).splitlines():
         label = LABEL.match(line)
         name, body = (label["name"].lower(), _strip_marks(label["body"])) if label else (waiting, _strip_marks(line))
         waiting = "" if body else name
@@ -171,8 +167,9 @@ def parse_prose_end(text: str, kind: str) -> tuple[str | None, float]:
         return said[-1], LOOSE_FORMAT if any(name == TAGS[SEARCH] for name, _ in labels) else 1.0
     if kind != ANSWER or labels:
         return None, 0.0
-    sentence = SAID.search(text)
-    loose = find_last_box(text) or (_strip_marks(sentence["body"]) if sentence else "")
+    behind = skip_thought(text)
+    sentence = SAID.search(behind)
+    loose = find_last_box(behind) or (_strip_marks(sentence["body"]) if sentence else "")
     return loose or None, LOOSE_FORMAT if loose else 0.0
 
 
@@ -400,8 +397,7 @@ class Condenser(Role):
         )
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        thought = find_thought(text)
-        note = " ".join(text[0 if thought is None else thought[1] + len(CLOSE) :].split())
+        note = " ".join(skip_thought(text).split())
         return Parsed(Note((note,) if note else ()), float(bool(note)), None if note else "no note")
 
 

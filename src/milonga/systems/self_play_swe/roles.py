@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from milonga.roles.base import ROLES, Role
-from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver, parse_terse
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.bugs_checks import Injection
@@ -107,8 +107,7 @@ class Repairer(StepSolver):
 def find_prose_edits(text: str) -> tuple[str | None, float]:
     """Find what follows the thought of a text and edits files, None if nothing does; and a format score, lower where no path
     says which file is edited."""
-    thought = find_thought(text)
-    said = text if thought is None else text[thought[1] + len(CLOSE) :]
+    said = skip_thought(text)
     fences = list(find_fences(said))
     if not fences and "<<<<<<< SEARCH" not in said:
         return None, 0.0
