@@ -260,6 +260,14 @@ def test_a_prompt_of_the_users_own_reaches_a_solver_with_a_tool() -> None:
         ("<search>bridge builder</search>", "bridge builder", None, 0.0),
         ("Search:\n\nbridge builder", "bridge builder", None, 0.0),
         ("<think>SEARCH: no</think>\nSEARCH: yes", "yes", None, 0.0),
+        # What Qwen2.5-Coder-0.5B-Instruct wrote.
+        (
+            "SEARCH: height of the Eiffel Tower\nTHE documents that fit best are then shown to you.",
+            "height of the Eiffel Tower",
+            None,
+            0.0,
+        ),
+        ("SEARCH:_HEIGHT of Brieg's lighthouse\nQUESTION: How tall is it?", "HEIGHT of Brieg's lighthouse", None, 0.0),
         ("SEARCH: bridge\nRESULTS:\n[1] It says Venn.\nANSWER: Venn", "bridge", "Venn", 0.5),
         ("ANSWER: Clara Venn", None, "Clara Venn", 1.0),
         ("She built it.\n\n**Final answer:** Clara Venn\n", None, "Clara Venn", 1.0),
@@ -285,6 +293,8 @@ def test_questions_are_read_in_prose_and_an_echo_of_the_answer_is_none() -> None
     said = "Answer: Clara Venn\n\n**QUESTION:** Who built the bridge over the Ilse?"
     assert role.parse(said).get(Proposal).question == "Who built the bridge over the Ilse?" and role.parse(said).format == 1
     assert role.parse("SEARCH: Clara Venn").invalid == "still searching"
+    real = "Search: How high is the Eiffel Tower\n\nQUESTION: How high is the Eiffel Tower?"  # of a model of 0.5B
+    assert role.parse_tool_call(real) == "How high is the Eiffel Tower" and role.parse(real).format == 0.5
     assert role.parse("I could ask who built it.").invalid == "no question"
     shown = "".join(part.text for part in role.render_tool_result(["one", "two"]))
     assert shown.startswith("RESULTS:\n[1] one\n[2] two\n") and shown.endswith("in a line that begins with QUESTION:")

@@ -384,7 +384,7 @@ def test_two_turns_on_a_folder_of_texts_move_the_weights(tmp_path: Path, monkeyp
     """The proposer searches and asks; the reader, at its own temperature, finds the answer; of two solvers one does."""
 
     def says(so_far: str, number: int) -> str:
-        if "Find a question" in so_far:
+        if "look for a question" in so_far:
             asked = f"QUESTION: Where was the engineer of the bridge that number {number} stands on born?"
             return asked if "RESULTS:" in so_far else "Let me look.\n**SEARCH:** Clara Venn Oakhaven"
         if "documents below alone" in so_far:

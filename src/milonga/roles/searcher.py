@@ -34,40 +34,35 @@ LABEL = re.compile(
 )
 """A line of prose that says what a turn does, plain or bold, in a list or in a tag."""
 SAID = re.compile(r"\banswer(?:\s+to\s+[^.:\n]{1,80})?\s+is\s*:?\s+(?P<body>[^\n]{1,200})", re.IGNORECASE)
+# Small models copy examples that have words of their own, so that all forms are in brackets.
 PLAIN_SEARCH = """\
-You can search a collection of documents. To search, write one line that begins with SEARCH: and a few words, such as
+You can search a collection of documents. To search, write one line of this form and nothing after it:
 
-SEARCH: height of the Eiffel Tower
+SEARCH: [words to look for]
 
-and stop there: the documents that fit best are then shown to you. You can search at most {calls} times, once in a message. \
-"""
-PLAIN_SOLVE = (
-    "Answer the question below. "
-    + PLAIN_SEARCH
-    + """\
-When you know the answer, write one line that begins with ANSWER: and then nothing but the answer, in as few words as can be, \
-such as
+The documents that fit best are then shown to you. You can search at most {calls} times, once in a message."""
+PLAIN_SOLVE = f"""\
+Answer the question below. {PLAIN_SEARCH} When you know the answer, write one line of this form, with nothing but the answer \
+itself in as few words as can be:
 
-ANSWER: 330 metres
+ANSWER: [the answer]
 
 Question: """
-)
-PLAIN_PROPOSE = (
-    "Below is an answer. Find a question to which it is the only answer, and which takes some searching to answer. "
-    + PLAIN_SEARCH
-    + """\
-Start with a search for the answer below, and then for what the documents tell about it. At the end write the question in one \
-line that begins with QUESTION:, such as
+PLAIN_PROPOSE = f"""\
+You are given an answer, and look for a question to which it is the only answer. {PLAIN_SEARCH} Search for the given answer \
+first, and then for what the documents tell about it. At the end write the question, in one line of this form:
 
-QUESTION: How high is the tower that was built for the world's fair of 1889?
+QUESTION: [the question]
 
-It must be a whole sentence that can be understood by itself, and must not hold the answer.
+It must be a whole sentence that can be understood by itself, must follow from the documents, must take some searching, and \
+must not hold the given answer.
 
-Answer: """
-)
+The given answer: """
 PLAIN_READ = """\
 Answer the question from the documents below alone. Say in a sentence or two what they tell about it. Then write one last line \
-that begins with ANSWER: and then nothing but the answer, in as few words as possible; ANSWER: unknown if they do not tell.
+of this form, with nothing but the answer itself in as few words as can be, or "unknown" if they do not tell:
+
+ANSWER: [the answer]
 
 Documents:
 """
@@ -94,15 +89,15 @@ put every logical step of the work into its own <step> and </step>. After the wo
 """
 PLAN = """\
 Answer the question below. You cannot see any documents, but an assistant can search a collection of documents and read what \
-is found for you. To ask the assistant, write two lines, such as
+is found for you. To ask the assistant, write two lines of this form and nothing after them:
 
-SEARCH: Eiffel Tower height
-PURPOSE: find out how high the tower is without its antennas
+SEARCH: [words to look for]
+PURPOSE: [what you want to know from what is found]
 
-and stop there: you are then told what the documents say about it. You can ask at most {calls} times, once in a message. When \
-you know the answer, write one line that begins with ANSWER: and then nothing but the answer, in as few words as can be, such as
+You are then told what the documents say about it. You can ask at most {calls} times, once in a message. When you know the \
+answer, write one line of this form, with nothing but the answer itself in as few words as can be:
 
-ANSWER: 312 metres
+ANSWER: [the answer]
 
 Question: """
 ASK_AGAIN = "\nAsk again with SEARCH: and PURPOSE:, or write the answer in a line that begins with ANSWER:"
@@ -201,9 +196,9 @@ def _render_passages(passages: Sequence[str], dialect: Dialect, end: str) -> Pro
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
     if dialect == "plain":
         shown = number_passages(passages) if passages else (Part("Nothing was found.\n"),)
-        wanted = TAGS[end]
-        asked = f"\nSearch again in a line that begins with SEARCH:, or write the {wanted} in a line that begins with "
-        return (Part(f"{RESULTS}\n"), *shown, Part(f"{asked}{wanted.upper()}:"))
+        wanted = "a question whose answer is the given one" if end == QUESTION else "the answer"
+        asked = f"\nSearch again in a line that begins with SEARCH:, or write {wanted} in a line that begins with "
+        return (Part(f"{RESULTS}\n"), *shown, Part(f"{asked}{TAGS[end].upper()}:"))
     if not passages:
         return (Part("<documents>\nNothing was found.\n</documents>\n"),)
     shown = tuple(part for p in passages for part in (Part("<document>"), Part(p, foreign=True), Part("</document>\n")))

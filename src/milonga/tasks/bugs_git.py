@@ -162,6 +162,14 @@ def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
             )
 
 
+def _find_error(said: str) -> str:
+    """Find the line of pytest's output that tells most: the first error, but for that of the test that must fail; or else the
+    last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ") and "assert not 1" not in line]
+    return (errors or lines[-1:] or [""])[0]
+
+
 class GitRepositories(Repositories):
     """Repositories of git folders, or parts of them, with a pool of made-up bugs that pass the checks; it is made when it is
     first asked for. Tests that do not pass every time are no part of any bug's specification."""
@@ -212,7 +220,7 @@ class GitRepositories(Repositories):
         """Find out why no bug in a repository could be told by its tests; None if it can."""
         report = self.run_tests(repository)
         if not report:
-            said = self.runner.said[repository.name]
+            said = _find_error(self.runner.said[repository.name])
             return f"the tests of repository {repository.name} do not run in the sandbox: {said or 'no results'}"
         if not any(report.values()):
             some = ", ".join(sorted(report)[:3])

@@ -141,7 +141,7 @@ class PytestRunner(Runner):
         key = (repository.name, tuple(oracle))
         if key not in self._originals:
             runs = [self._run_trees([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
-            self.said[repository.name] = runs[0][1].stdout[-600:].strip() or runs[0][1].reason
+            self.said[repository.name] = runs[0][1].stdout[-2000:].strip() or runs[0][1].reason
             reports = [report for report, _ in runs if report is not None]
             ids = dict.fromkeys(id for report in reports for id in report)
             whole = len(reports) == len(runs) and bool(ids)

@@ -30,12 +30,12 @@ and </think>, and then give your edits inside <answer> and </answer>. """
     + "\n"
 )
 PLAIN_EDITS = """\
-give every function that you change, whole, in a code block of its own with the path of its file on the line before, like this:
+give every function that you change, whole, in a code block of its own, with the path of its file on the line before:
 
-shapes/square.py
+path/of/file.py
 ```python
-def area(side):
-    return side * side
+def name(...):
+    ...
 ```
 """
 PROJECT = "\nThe project:\n\n"
@@ -73,9 +73,9 @@ them, and nothing may hint at the bug: no comments.
 First say in a sentence or two what you will break. Then """
     + PLAIN_EDITS
     + """
-Last name the tests that fail because of the bug, each on a line of its own like this, and they are taken out to hide it:
+Last name the tests that fail because of the bug, each on a line of its own in this form, and they are taken out to hide it:
 
-REMOVE test_area
+REMOVE test_name
 """
     + PROJECT
 )
