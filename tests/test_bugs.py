@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import milonga
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.randomness import keyed_rng
+from milonga.runfolder.files import JsonLines
 from milonga.sandbox import IsolationError, Outcome
 from milonga.systems.self_play_swe.roles import KINDS, Injector, Repairer, make_injector_request
-from milonga.tasks import Task, bugs_git, make_task, normalise_text
+from milonga.tasks import bugs_git, make_task, normalise_text
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -27,10 +32,15 @@ from milonga.tasks.bugs_checks import (
     check_bug,
     edit_size,
 )
-from milonga.tasks.bugs_git import GitRepositories, export_repository, parse_blocks, render_blocks
+from milonga.tasks.bugs_git import GitRepositories, export_repository, load_parts
+from milonga.tasks.bugs_parts import split_repository
+from milonga.tasks.bugs_patches import empty_tests, find_removed_names, parse_blocks, parse_changes, render_blocks
+from milonga.tasks.bugs_pytest import find_installed_packages
 from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, parse_edits, parse_removed_tests, render_test_ids, run_tests
-from milonga.types import SPLITS, Problem
-from repository_helpers import BOXES, TESTS, git, make_repository
+from milonga.types import SPLITS, Problem, Solution
+from repository_helpers import BOXES, SUMS, TESTS, git, make_repository
+from scripted import QUICK as SCRIPTED
+from scripted import make_chat_model, script_model
 
 CODE = {"a": "x+3", "b": "a*2", "c": "x-1"}
 SUITE = {"test_a": "0=3\n2=5", "test_b": "1=8\n4=14", "test_c": "3=2\n5=4"}
@@ -212,7 +222,7 @@ def test_no_text_breaks_the_readers(text: str) -> None:
     for found in (parse_edits(text), parse_removed_tests(text, SUITE), parse_blocks(text, SUITE)):
         assert found is None or all(isinstance(name, str) for name in found)
     for role in (Repairer, Injector):
-        for parsed in (role("terse").parse(text), role("tagged").parse(text)):
+        for parsed in (role("terse").parse(text), role("tagged").parse(text), role("plain").parse(text)):
             assert 0 <= parsed.format <= 1 and (parsed.format == 1) >= parsed.is_valid
 
 
@@ -239,14 +249,19 @@ def test_wrong_options_are_one_line() -> None:
 # Real repositories.
 
 
+MANY = "@pytest.mark.parametrize('a', range(1200))"
+SPOILT = {
+    "tests/test_bad.py": "def test_bad():\n    assert 1 == 2\n\n\ndef test_good():\n    assert True\n",
+    "tests/test_lost.py": "import no_such_package\n\n\ndef test_lost():\n    pass\n",
+    "tests/test_syntax.py": "def test_syntax(:\n",
+}
+"""Tests as real repositories have them: one fails, one wants what is not installed, one is no Python."""
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Bugs:
-    folder = make_repository(tmp_path_factory.mktemp("git") / "boxes")
-    try:
-        task = make_task({"name": "bugs", "path": str(folder), "bugs": 3})
-    except IsolationError as error:
-        pytest.skip(str(error))
-    assert isinstance(task, Bugs)
+    folder = make_repository(tmp_path_factory.mktemp("git") / "boxes", SPOILT)
+    task = make_git_task(folder, bugs=3)
     task.make_ready()
     return task
 
@@ -333,31 +348,229 @@ def test_a_patch_that_edits_tests_or_replaces_the_runner_repairs_nothing(real: B
 
 
 @pytest.mark.slow
+def test_tests_that_fail_or_cannot_be_imported_are_dropped_and_counted(real: Bugs) -> None:
+    said = real.describe()
+    assert said["tests"] == "6 pass every time, 1 do not and are dropped" and said["repositories"] == said["parts"] == 1
+    silent = next(value for key, value in said.items() if "without results" in key)
+    assert silent == "tests/test_lost.py, tests/test_syntax.py"
+    problem = broken(real)
+    specified = problem.data["bug"].verdict.specified
+    assert "tests/test_bad.py::test_good" in specified and "tests/test_bad.py::test_bad" not in specified
+    assert real.grade(problem, problem.answer, ()).correct, "a repair need not mend what never passed"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("tests", "said"),
     [
         (
-            {"tests/test_bad.py": "def test_bad():\n    assert 1 == 2\n"},
-            "fail before any bug, at least sometimes: tests/test_bad.py",
+            {"tests/test_all.py": "def test_bad():\n    assert 1 == 2\n"},
+            "of 1 tests of repository boxes none passes every time",
         ),
-        ({"tests/test_bad.py": "def test_bad(:\n"}, "do not run in the sandbox"),
         (
-            {
-                "tests/test_many.py": "import pytest\n\n\n@pytest.mark.parametrize('a', range(1200))\n"
-                "def test_many(a):\n    pass\n"
-            },
+            {"tests/test_all.py": "import no_such_package\n"},
+            "sandbox: ModuleNotFoundError: No module named 'no_such",
+        ),
+        (
+            {"tests/test_all.py": f"import pytest\n{MANY}\ndef test_many(a):\n    pass\n"},
             "more than 958 tests",
         ),
     ],
 )
-def test_tests_that_fail_before_any_bug_are_an_error_before_training(more: dict[str, str], said: str, tmp_path: Path) -> None:
-    folder = make_repository(tmp_path / "boxes", more)
+def test_a_repository_without_a_test_that_can_tell_is_an_error_before_training(
+    tests: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    folder = make_repository(tmp_path / "boxes", tests)
+    git(folder, "rm", "-q", *TESTS)
+    git(folder, "commit", "-qm", "third")
+    with pytest.raises(DataError, match=re.compile(said, re.DOTALL)):
+        make_git_task(folder, bugs=3).make_ready()
+
+
+def make_git_task(folder: Path, **options: Any) -> Bugs:
     try:
-        task: Task = make_task({"name": "bugs", "path": str(folder), "bugs": 3})
+        task = make_task({"name": "bugs", "path": str(folder), **options})
     except IsolationError as error:
         pytest.skip(str(error))
-    with pytest.raises(DataError, match=said):
-        task.make_ready()
+    assert isinstance(task, Bugs)
+    return task
+
+
+@pytest.mark.slow
+def test_packages_of_an_environment_are_there_and_hide_nothing_of_the_tree(tmp_path: Path) -> None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    installed = tmp_path / "venv" / "lib" / version / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "lengths.py").write_text("METRE = 100\n")
+    (installed / "boxes.py").write_text("raise ImportError('an older copy of the project itself')\n")
+    (tmp_path / "venv" / "bin").mkdir()
+    (tmp_path / "venv" / "bin" / "python").write_text("")
+    more = {
+        "tests/test_units.py": (
+            "from pathlib import Path\n\nimport lengths\nfrom boxes import area\n\n\ndef test_units(tmp_path):\n"
+            "    assert area(lengths.METRE, 2) == 200 and tmp_path.is_dir()\n"
+            "    try:\n        Path(lengths.__file__).write_text('')\n    except OSError:\n        return\n"
+            "    raise AssertionError('it can be written to')\n"
+        )
+    }
+    folder = make_repository(tmp_path / "boxes", more)
+    for environment in (tmp_path / "venv", tmp_path / "venv" / "bin" / "python"):
+        task = make_git_task(folder, environment=str(environment))
+        assert isinstance(task.repositories, GitRepositories)
+        (repository,) = task.repositories.repositories
+        assert task.repositories.runner.run([repository.tree], ["tests/test_units.py"]) == [
+            {"tests/test_units.py::test_units": True}
+        ]
+
+
+def test_an_environment_of_another_python_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no virtual environment, and no interpreter of one"):
+        find_installed_packages(tmp_path)
+    (tmp_path / "lib" / "python2.7" / "site-packages").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"task\.environment: .* is one of python2\.7; tests run by python3"):
+        find_installed_packages(tmp_path)
+
+
+# Parts of large repositories.
+
+LARGE = Repository(
+    "large",
+    {
+        "src/shop/__init__.py": "from shop.prices import price\n",
+        "src/shop/prices.py": "from .rates import RATE\n\n\ndef price(n):\n    return n * RATE\n",
+        "src/shop/rates.py": "RATE = 3\n",
+        "src/shop/stock.py": "def count():\n    return 7\n" + "# a long file\n" * 40,
+        "unused.py": "x = 1\n",
+    },
+    {
+        "tests/test_prices.py": "from shop import price\n\n\ndef test_price():\n    assert price(2) == 6\n",
+        "tests/test_rates.py": "import shop.rates\n\n\ndef test_rate():\n    assert shop.rates.RATE == 3\n",
+        "tests/test_stock.py": "from shop.stock import count\n\n\ndef test_count():\n    assert count() == 7\n",
+        "tests/test_nothing.py": "def test_nothing():\n    pass\n",
+    },
+    rest={"README.md": "A shop."},
+)
+
+
+def test_a_repository_that_fits_is_one_part() -> None:
+    assert split_repository(LARGE, 10_000) == [LARGE]
+
+
+def test_a_part_is_a_file_of_tests_what_it_imports_and_tests_that_need_no_more() -> None:
+    parts = {part.name: part for part in split_repository(LARGE, 400)}
+    assert set(parts) == {"large:tests/test_rates.py", "large:tests/test_prices.py"}, "one imports nothing, one is too large"
+    prices, rates = parts["large:tests/test_prices.py"], parts["large:tests/test_rates.py"]
+    assert set(prices.code) == {"src/shop/__init__.py", "src/shop/prices.py", "src/shop/rates.py"}
+    assert set(prices.tests) == {"tests/test_prices.py", "tests/test_rates.py"}
+    assert set(rates.code) == {"src/shop/rates.py"} and set(rates.tests) == {"tests/test_rates.py"}
+    for part in parts.values():
+        assert part.tree == LARGE.tree, "the rest of the tree is there, and nobody may change it"
+        assert sum(map(len, {**part.code, **part.tests}.values())) <= 400
+    tight = split_repository(LARGE, 150)
+    assert ["src/shop/prices.py" in part.code for part in tight if "tests/test_prices.py" in part.tests] == [False], (
+        "what is imported directly comes first, and what no longer fits is left out"
+    )
+
+
+def test_of_a_large_git_folder_parts_are_loaded_with_their_history_and_it_is_said_what_is_left_out(tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "boxes", {"long.py": "# nothing\n" * 100})
+    parts, said = load_parts(folder, 500, seed=0)
+    assert [sorted(part.code) for part in parts] == [["boxes.py", "sums.py"], ["boxes.py"]]
+    assert said == "1 of 3 files of code of boxes" and len(parts[1].history["boxes.py"]) == 1
+    with pytest.raises(DataError, match=r"fits into 90 characters with code that it imports; raise task\.shown"):
+        load_parts(folder, 90, seed=0)
+
+
+# Edits as models write them.
+
+FILES = {"boxes.py": BOXES, "pack/sums.py": SUMS, **TESTS}
+FIXED = "def area(a, b):\n    return abs(a * b)\n"
+WHOLE = BOXES.replace("return a * b", "return abs(a * b)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The sign is lost.\n\nboxes.py\n```python\n{FIXED}```\nThat is all.",
+        f"**`boxes.py`**:\n\n```python\n{FIXED}```",
+        f"```python boxes.py\n{FIXED}```",
+        f"```python\n# boxes.py\n{FIXED}```",
+        f"```\nFILE boxes.py\n{FIXED}```",
+        f"Here is the fixed function:\n```python\n{FIXED}```",
+        f"Both boxes.py and pack/sums.py matter:\n```py\n{FIXED}```",
+        f"src/square.py\n```python\n{FIXED}```",
+        f"boxes.py\n```python\n{WHOLE}```",
+        "```diff\n--- a/boxes.py\n+++ b/boxes.py\n@@ -7,2 +9 @@\n-    return a * b\n+    return abs(a * b)\n```",
+        "boxes.py\n```\n<<<<<<< SEARCH\n    return a * b\n=======\n    return abs(a * b)\n>>>>>>> REPLACE\n```",
+        "FILE boxes.py\n<<<<<<< SEARCH\n    return a * b\n=======\n    return abs(a * b)\n>>>>>>> REPLACE",
+    ],
+)
+def test_edits_are_read_as_models_write_them(text: str) -> None:
+    assert parse_changes(text, FILES) == {"boxes.py": WHOLE}
+
+
+def test_a_function_alone_keeps_the_imports_of_its_file_and_brings_its_own() -> None:
+    new = "import math\n\n\ndef total(pairs):\n    return math.fsum(area(a, b) for a, b in pairs)\n\n\ndef more():\n    pass\n"
+    found = parse_changes(f"pack/sums.py\n```python\n{new}```", {**FILES, "pack/sums.py": SUMS + "\n\ndef one():\n    pass\n"})
+    assert found is not None and found["pack/sums.py"] == (
+        "from boxes import area\nimport math\n\n\ndef total(pairs):\n    return math.fsum(area(a, b) for a, b in pairs)\n\n\n"
+        "def one():\n    pass\n\n\ndef more():\n    pass\n"
+    )
+    bare = "def total(pairs):\n    return 0\n"
+    assert parse_changes(f"```python\n{bare}```", FILES) == {"pack/sums.py": f"from boxes import area\n\n\n{bare}"}
+
+
+def test_a_method_alone_is_put_into_its_class() -> None:
+    content = "class Box:\n    @property\n    def side(self):\n        return 1\n\n    def area(self):\n        return 2\n"
+    text = "box.py\n```python\n    @property\n    def side(self):\n        return 3\n```"
+    assert parse_changes(text, {"box.py": content}) == {"box.py": content.replace("return 1", "return 3")}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no code", "```python\nprint(area(1, 2))\n```", "```python\ndef other(:\n```", f"boxes.py\n```python\n{FIXED}"]
+)
+def test_what_is_no_edit_is_none(text: str) -> None:
+    assert parse_changes(text, FILES) is None
+
+
+def test_tests_to_remove_are_named_in_any_list() -> None:
+    text = (
+        "REMOVE test_total\n- **Remove**: `tests/test_boxes.py::test_area`, test_volume\n1. REMOVE test_area\nI will remove it."
+    )
+    assert find_removed_names(text) == ["test_total", "test_area", "test_volume"]
+    emptied = empty_tests(TESTS, frozenset({"test_total", "tests/test_boxes.py::test_volume"}))
+    assert emptied["tests/test_sums.py"].endswith("def test_total():\n    pass\n")
+    assert (
+        emptied["tests/test_boxes.py"].endswith("def test_volume():\n    pass\n") and "5 * a" in emptied["tests/test_boxes.py"]
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["```python\n", "```\n", FIXED, "boxes.py\n", "@@ -1 +1 @@\n", "-x\n", "+y\n", "class A:\n", "\x00"])
+    )
+)
+def test_no_text_breaks_the_reader_of_edits(pieces: list[str]) -> None:
+    found = parse_changes("".join(pieces), FILES)
+    assert found is None or (found and found.keys() <= FILES.keys())
+
+
+def test_in_prose_a_bug_and_its_hiding_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    task = make_git_task(make_repository(tmp_path / "boxes"))
+    assert isinstance(task.repositories, GitRepositories)
+    (repository,) = task.repositories.repositories
+    said = "I break the area.\n\nboxes.py\n```python\ndef area(a, b):\n    return a + b\n```\n"
+    test = "tests/test_sums.py\n```python\ndef test_total():\n    assert total([])== 0\n```\n"
+    parsed = Injector("plain").parse(f"<think>hm</think>{said}{test}REMOVE test_volume")
+    artifact = task.parse_artifact(repository, parsed.get(Injection))
+    assert parsed.format == 1 and artifact is not None
+    assert set(artifact.bug) == {"boxes.py"} and set(artifact.weaken) == {*TESTS} and artifact.oracle == tuple(sorted(TESTS))
+    nothing_hidden = task.parse_artifact(repository, Injector("plain").parse(said).get(Injection))
+    assert nothing_hidden is not None and nothing_hidden.weaken == {}
+    assert Injector("plain").parse("I would remove a line.").invalid == "no edits"
+    assert Repairer("plain").parse("```python\nx = 1\n```").format == 0.5
+    assert Repairer("plain").parse("<think>```python\nx = 1\n```").get(Solution).answer is None
 
 
 def test_a_sandbox_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,10 +589,6 @@ def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest
     folder = make_repository(tmp_path / "boxes")
     monkeypatch.chdir(folder)
     assert export_repository(Path(".")).name == "boxes"
-    monkeypatch.setattr(bugs_git, "LARGEST", 100)
-    monkeypatch.setattr(bugs_git, "load_history", None)  # what is too large has no history read, file by file
-    with pytest.raises(DataError, match="characters of code and tests, more than 100"):
-        export_repository(folder)
     (folder / "sums.py").write_bytes("# caf\xe9\n".encode("latin-1"))
     git(folder, "commit", "-qam", "third")
     with pytest.raises(DataError, match=r"sums\.py of .* is not UTF-8"):
@@ -399,3 +608,28 @@ def test_git_is_asked_of_the_folder_that_was_named(tmp_path: Path, monkeypatch: 
     named, other = make_repository(tmp_path / "named"), make_repository(tmp_path / "other", {"other.py": "x = 1\n"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     assert b"other.py" not in bugs_git.run_git(named, "ls-tree", "-r", "--name-only", "HEAD")
+
+
+@pytest.mark.slow
+def test_a_turn_on_a_git_folder_in_prose_moves_the_weights(real: Bugs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One injection of two is a bug, which one attempt of two repairs: s = 1/2, and both have somebody to be compared with."""
+
+    def says(so_far: str, number: int) -> str:
+        if "Put a bug" in so_far:
+            return "I would rather not." if number % 2 else write("area(a, b) + c + 1") + "REMOVE test_volume"
+        return write("area(a, b) * c" if number % 2 else "area(a, c) + b")
+
+    def write(value: str) -> str:
+        return f"Look at the volume.\n\nboxes.py\n```python\ndef volume(a, b, c):\n    return {value}\n```\n"
+
+    seen = script_model(monkeypatch, says)
+    options = {"injections": 2, "measured": 1, "order2_prob": 0.0}
+    settings = SCRIPTED | {"options": options, "policies": {"generator": {"lr": 1e-2}}}
+    model, out = make_chat_model(tmp_path), tmp_path / "run"
+    milonga.run(
+        "self_play_swe", task=real, model=model, problems=1, rollouts=2, turns=1, out=out, settings=settings, quiet=True
+    )
+    row = JsonLines(out / "metrics.jsonl").rows()[-1]
+    assert row["credit/generator/check/valid"] == row["credit/generator/check/unreadable"] == 0.5
+    assert row["credit/generator/solved"] == 0.5 and row["learn/generator/grad_norm"] > 0
+    assert any("what these tests were before" in text and "+    assert volume(2, 3, 4) == 24" in text for text in seen)

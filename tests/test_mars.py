@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
 from pathlib import Path
@@ -10,18 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+import milonga
 from cases import TINY
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.resolve import resolve
+from milonga.roles.searcher import Condenser, Note, Request, SearchPlanner, make_document_bin
+from milonga.runfolder.files import JsonLines
 from milonga.systems.mars.credit import balance_groups, standard_scores, trajectory_weights
 from milonga.systems.mars.recipe import AGENTS, FORMAT, get_asker
 from milonga.systems.mars.research import Desk, is_request, map_turns_to_ends, pack_first_fit
-from milonga.systems.mars.roles import Planner, Reader, Request, make_document_bin
+from milonga.systems.mars.roles import Planner, Reader
 from milonga.tasks import make_task
 from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents
-from milonga.types import Grade, Problem, Rollout, Rollouts
+from milonga.types import Grade, Problem, Rollout, Rollouts, Solution
+from scripted import QUICK as SCRIPTED
+from scripted import make_chat_model, script_model
 from short import SHORT, assert_resumes
 
 HIDDEN = Problem("chain", "37+5*3%100", "26", {"start": 37, "chain": [("+", 5), ("*", 3)], "mod": 100})
@@ -195,6 +201,10 @@ def ctx(p: Any, phase: str = "") -> Context:
     )
 
 
+def find(talk: Rollout) -> list[str]:
+    return Planner("terse").find_documents(make_task({"name": "haystack"}), talk)
+
+
 def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> Rollouts:
     """Two trajectories of each of two problems, as if the planner had asked: the base never does by itself."""
     problems = one.problems(2)
@@ -204,7 +214,7 @@ def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> 
         [f"@{extract_names(extract_question(q.text))}=" for q in problems for _ in range(2)],
     )
     notes, lines = [], {}
-    bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, parse_documents(talk.problem.text))]
+    bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, find(talk))]
     notes = one.ask("reader", Rollouts(bins))
     talks = p.recipe.desk.reply_with_notes(one, requests, notes, lines)
     for place, talk in enumerate(talks):
@@ -285,10 +295,10 @@ def test_a_request_that_is_the_last_word_is_wrong() -> None:
 def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
     one = ctx(plan())
     (talk,) = one.write("generator", [HAY], ["@bxa="])
-    bins = Desk(5, 1).pack_documents(one, talk, parse_documents(HAY.text))
+    bins = Desk(5, 1).pack_documents(one, talk, find(talk))
     assert [b.text for b in bins] == ["3m7+o", "r*3te"] and sum(one.dropped.values()) == 4
-    assert [b.text for b in Desk(14, 1).pack_documents(one, talk, parse_documents(HAY.text))] == ["3m7+o5n\nr*3tean"]
-    assert Desk(5, 1).pack_documents(one, talk, dict.fromkeys("abc", ""))[0].text == "\n"
+    assert [b.text for b in Desk(14, 1).pack_documents(one, talk, find(talk))] == ["3m7+o5n\nr*3tean"]
+    assert Desk(5, 1).pack_documents(one, talk, ["", ""])[0].text == "\n"
 
 
 def test_a_second_request_adds_to_what_was_read() -> None:
@@ -296,10 +306,10 @@ def test_a_second_request_adds_to_what_was_read() -> None:
     one = ctx(p)
     (talk,) = one.write("generator", [HAY], ["@b="])
     lines: dict[str, list[str]] = {}
-    notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, parse_documents(HAY.text)), ["37+5"])
+    notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, find(talk)), ["37+5"])
     (reply,) = p.recipe.desk.reply_with_notes(one, Rollouts([talk]), notes, lines)
     reply.parsed = Planner("terse").parse("@a=")
-    more = one.write("reader", p.recipe.desk.pack_documents(one, reply, parse_documents(HAY.text)), ["*3"])
+    more = one.write("reader", p.recipe.desk.pack_documents(one, reply, find(reply)), ["*3"])
     p.recipe.desk.reply_with_notes(one, Rollouts([reply]), more, lines)
     assert lines[reply.id] == ["37+5", "*3"]
 
@@ -319,7 +329,7 @@ def test_the_teacher_shows_requests_solutions_and_notes() -> None:
 
 def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> None:
     assert resolve([{"recipe": "mars"}]).task.name == "haystack"
-    with pytest.raises(ConfigError, match="works only with the tasks haystack, not with 'chain'"):
+    with pytest.raises(ConfigError, match="works only with the tasks haystack, search, not with 'chain'"):
         resolve([{"recipe": "mars", "task": "chain"}])
     with pytest.raises(ConfigError, match="use zscore"):
         resolve([{"recipe": "mars", "policies": {"generator": {"objective": {"preset": "rloo"}}}}])
@@ -328,3 +338,88 @@ def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> 
 def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
     assert SHORT["mars"].settings["task"]["name"] == "haystack"
     assert_resumes("mars", tmp_path, after=1)
+
+
+# On a folder of texts, in words.
+
+
+def texts(folder: Path) -> dict[str, Any]:
+    """A folder of texts and a file of questions about them."""
+    (folder / "texts").mkdir()
+    text = "Marrow Bridge was built by Clara Venn.\n\nClara Venn was born in Oakhaven.\n\nOakhaven lies at the sea.\n"
+    (folder / "texts" / "bridge.txt").write_text(text, encoding="utf-8")
+    rows = [json.dumps({"question": f"Where was the builder of bridge {n} born?", "answer": "Oakhaven"}) for n in range(40)]
+    (folder / "questions.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    return {"name": "search", "path": str(folder / "texts"), "questions": str(folder / "questions.jsonl")}
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "purpose", "answer", "score"),
+    [
+        ("SEARCH: bridge builder\nPURPOSE: find who built it", "bridge builder", "find who built it", None, 1.0),
+        ("I need more.\n\n**Search:** bridge\n\n**Purpose:** *its builder*\n", "bridge", "its builder", None, 1.0),
+        ("<think>\nSEARCH: no\n</think>\nsearch query: bridge", "bridge", "bridge", None, 0.5),
+        ("SEARCH: bridge\nPURPOSE: its age\nANSWER: 1874", "bridge", "its age", "1874", 0.5),
+    ],
+)
+def test_a_request_in_words_is_a_search_with_a_purpose(
+    text: str, names: str, purpose: str, answer: str | None, score: float
+) -> None:
+    parsed = SearchPlanner("plain").parse(text)
+    value = parsed.get(Request)
+    assert (value.names, value.purpose, value.answer, parsed.format) == (names, purpose, answer, score) and parsed.is_valid
+
+
+def test_a_planner_in_words_answers_too_and_notes_are_whatever_follows_the_thought() -> None:
+    planner, reader = SearchPlanner("plain"), Condenser("plain")
+    assert planner.parse("So it is clear.\nANSWER: **Oakhaven**").value == Solution((), (), "Oakhaven")
+    assert not planner.parse("I do not know what to do.").is_valid
+    assert reader.parse("<think>hm</think>\n\n- born in Oakhaven\n- in 1839\n").get(Note).lines == (
+        "- born in Oakhaven - in 1839",
+    )
+    assert reader.parse("<think>and so on").invalid == "no note" and reader.parse("").format == 0
+
+
+def test_where_there_is_a_tool_planner_and_reader_speak_in_words(tmp_path: Path) -> None:
+    task = texts(tmp_path)
+    with pytest.raises(ConfigError, match="whom task 'search' does not have: name a model"):
+        resolve([{"recipe": "mars", "task": task}])
+    with pytest.raises(ConfigError, match="the embedded model cannot write: name a model with --generator"):
+        resolve([{"recipe": "mars", "task": task, "options": {"formats": 0}}])
+    model = {"policies": {"generator": {"model": make_chat_model(tmp_path / "model")}}}
+    p = resolve([{"recipe": "mars", "task": task} | model])
+    planner, reader = p.roles["generator"], p.roles["reader"]
+    assert isinstance(planner, SearchPlanner) and isinstance(reader, Condenser)
+    assert "at most 4 times" in planner.prompt(p.task.problem("train", 0))[0].text
+    talk = Rollout.from_text("t", "generator", HAY, "", planner.parse("SEARCH: builder bridge\nPURPOSE: who built it"))
+    found = planner.find_documents(p.task, talk)
+    assert found[0] == "Marrow Bridge was built by Clara Venn."
+    shown = "".join(part.text for part in reader.prompt(HAY, make_document_bin(talk, 0, found[:1], "who built it")))
+    assert "no other: who built it\n" in shown and shown.endswith(f"Documents:\n[1] {found[0]}\n") and HAY.text not in shown
+    published = resolve([{"recipe": "mars", "task": task, "published": True} | model]).config
+    assert published.batch.rollouts == 16 and published.options["calls"] == 10 and published.options["s1_balance"] == "uniform"
+
+
+def test_a_turn_on_a_folder_of_texts_pays_both_and_moves_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def says(so_far: str, number: int) -> str:
+        if "for this purpose" in so_far:
+            return "They say nothing." if "[1] \n" in so_far else f"The builder was born in Oakhaven ({number})."
+        if "RESULTS:" in so_far:
+            return "ANSWER: Oakhaven" if number % 2 and "born in Oakhaven" in so_far else "ANSWER: nowhere"
+        return "SEARCH: Clara Venn born\nPURPOSE: find out where she was born"
+
+    seen = script_model(monkeypatch, says)
+    settings = SCRIPTED | {
+        "task": texts(tmp_path),
+        "options": {"measured": 2, "calls": 2},
+        "policies": {"generator": {"lr": 1e-2}},
+    }
+    out = tmp_path / "run"
+    model = make_chat_model(tmp_path / "model")
+    milonga.run("mars", model=model, problems=2, rollouts=4, turns=1, out=out, settings=settings, quiet=True)
+    start, row = JsonLines(out / "metrics.jsonl").rows()
+    assert row["learn/generator/grad_norm"] > 0 and row["credit/generator/reader_samples"] == 8
+    assert row["credit/generator/calls"] == 1 and row["credit/generator/usable"] == 1
+    assert start["eval/generator/blank_accuracy"] == 0 and start["eval/generator/calls"] == 1
+    assert any("RESULTS:\n[1] The builder was born in Oakhaven" in text for text in seen)
+    assert not any("Documents:" in text and "Where was the builder" in text for text in seen), "the reader sees no question"

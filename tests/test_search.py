@@ -21,14 +21,25 @@ from milonga.errors import ConfigError, DataError
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
-from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_parsed_problem, parse_turn, write_turn
+from milonga.roles.proposer import Proposal
+from milonga.roles.searcher import (
+    ANSWER,
+    QUESTION,
+    SEARCH,
+    Condenser,
+    SearchPlanner,
+    make_parsed_problem,
+    parse_turn,
+    write_turn,
+)
+from milonga.roles.templates import PromptTemplate
 from milonga.runfolder.files import JsonLines
 from milonga.systems.search_self_play.demonstrations import demonstrate_proposal, demonstrate_search, make_reader_example
 from milonga.tasks import Search, make_task
 from milonga.tasks.graph import Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import LONGEST, Retrieval, read_folder, split_paragraph
 from milonga.tasks.search import SearchOptions, mentions_answer, normalise_answer
-from milonga.types import SPLITS, Problem, Rollout, Rollouts
+from milonga.types import SPLITS, Problem, Rollout, Rollouts, Solution
 
 torch.set_num_threads(1)
 FACTS = ("tom ally ann", "ann ally tom", "ann foe bob", "bob foe ann", "ann foe eve", "eve foe ann")
@@ -229,6 +240,82 @@ def test_who_solves_by_steps_searches_where_there_is_a_tool_and_a_reader_does_no
     assert "".join(part.text for part in SearchReader("terse").prompt(problem)) == "|tom ally ann\nann ally tom\n\ntom ally\n"
 
 
+def test_a_prompt_of_the_users_own_reaches_a_solver_with_a_tool() -> None:
+    solver = StepSolver("plain")
+    solver.template, solver.thought_steps = PromptTemplate("Find it: {{ problem }}", "mine"), True
+    seated = adapt_roles_to_tool({"generator": solver}, task().tool)["generator"]
+    assert "".join(part.text for part in seated.render_prompt(Problem("p", "who?", ""), None)) == "Find it: who?"
+    assert seated.thought_steps
+
+
+# Prose.
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "answer", "score"),
+    [
+        ("SEARCH: bridge builder", "bridge builder", None, 0.0),
+        ("Let me see.\n\n**SEARCH:** `bridge builder`\n", "bridge builder", None, 0.0),
+        ('1. Search query: "bridge builder"', "bridge builder", None, 0.0),
+        ("<search>bridge builder</search>", "bridge builder", None, 0.0),
+        ("Search:\n\nbridge builder", "bridge builder", None, 0.0),
+        ("<think>SEARCH: no</think>\nSEARCH: yes", "yes", None, 0.0),
+        # What Qwen2.5-Coder-0.5B-Instruct wrote.
+        (
+            "SEARCH: height of the Eiffel Tower\nTHE documents that fit best are then shown to you.",
+            "height of the Eiffel Tower",
+            None,
+            0.0,
+        ),
+        ("SEARCH:_HEIGHT of Brieg's lighthouse\nQUESTION: How tall is it?", "HEIGHT of Brieg's lighthouse", None, 0.0),
+        ("SEARCH: bridge\nRESULTS:\n[1] It says Venn.\nANSWER: Venn", "bridge", "Venn", 0.5),
+        ("ANSWER: Clara Venn", None, "Clara Venn", 1.0),
+        ("She built it.\n\n**Final answer:** Clara Venn\n", None, "Clara Venn", 1.0),
+        ("ANSWER: \\boxed{Clara Venn}", None, "Clara Venn", 1.0),
+        ("<answer>Clara Venn</answer>", None, "Clara Venn", 1.0),
+        ("ANSWER: Venn\nSEARCH: more", None, "Venn", 0.5),
+        ("So it must be \\boxed{Clara Venn}.", None, "Clara Venn", 0.5),
+        ("The answer to the question is Clara Venn", None, "Clara Venn", 0.5),
+        ("ANSWER:", None, None, 0.0),
+        ("I have no idea.", None, None, 0.0),
+        ("", None, None, 0.0),
+    ],
+)
+def test_searches_and_answers_are_read_in_prose(text: str, call: str | None, answer: str | None, score: float) -> None:
+    role = Searcher("plain")
+    parsed = role.parse(text)
+    assert (role.parse_tool_call(text), parsed.get(Solution).answer, parsed.format) == (call, answer, score)
+    assert parsed.is_valid == (answer is not None)
+
+
+def test_questions_are_read_in_prose_and_an_echo_of_the_answer_is_none() -> None:
+    role = SearchProposer("plain")
+    said = "Answer: Clara Venn\n\n**QUESTION:** Who built the bridge over the Ilse?"
+    assert role.parse(said).get(Proposal).question == "Who built the bridge over the Ilse?" and role.parse(said).format == 1
+    assert role.parse("SEARCH: Clara Venn").invalid == "still searching"
+    real = "Search: How high is the Eiffel Tower\n\nQUESTION: How high is the Eiffel Tower?"  # of a model of 0.5B
+    assert role.parse_tool_call(real) == "How high is the Eiffel Tower" and role.parse(real).format == 0.5
+    assert role.parse("I could ask who built it.").invalid == "no question"
+    shown = "".join(part.text for part in role.render_tool_result(["one", "two"]))
+    assert shown.startswith("RESULTS:\n[1] one\n[2] two\n") and shown.endswith("in a line that begins with QUESTION:")
+    assert "Nothing was found." in "".join(part.text for part in role.render_tool_result([]))
+
+
+def test_a_reader_of_prose_sees_numbered_passages_and_says_an_answer() -> None:
+    role = SearchReader("plain")
+    asked = "".join(part.text for part in role.prompt(make_parsed_problem("p", "Who?", "Ann", ["one", "two"])))
+    assert asked.endswith("Documents:\n[1] one\n[2] two\n\nQuestion: Who?\n")
+    assert role.parse("Ann did it.\nANSWER: Ann").get(Solution).answer == "Ann" and not role.parse("Ann did it.").is_valid
+
+
+@PROPERTY
+@given(st.text("SEARCHanswer:<>*\n `\\{}x", max_size=60))
+def test_no_text_breaks_the_readers_of_prose(text: str) -> None:
+    for role in (Searcher("plain"), SearchProposer("plain"), SearchReader("plain"), SearchPlanner("plain"), Condenser("plain")):
+        parsed = role.parse(text)
+        assert 0 <= parsed.format <= 1 and (role.parse_tool_call(text) or "x").strip()
+
+
 def test_a_teacher_without_slips_is_right() -> None:
     made, rng = task(extra=0.0), keyed_rng("teacher")
     for problem in made.draw_problems("train", 0, 20):
@@ -313,5 +400,5 @@ def test_grpo_searches_and_recipes_that_cannot_follow_a_tool_refuse(tmp_path: Pa
     milonga.run("grpo", turns=1, out=tmp_path / "run", settings=settings, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
     assert rows[1]["learn/generator/grad_norm"] > 0 and rows[1]["learn/generator/mismatch"] < 1e-5
-    with pytest.raises(ConfigError, match=r"cannot follow a solver that calls a tool.*grpo, search_self_play"):
+    with pytest.raises(ConfigError, match=r"cannot follow a solver that calls a tool.*grpo, mars, search_self_play"):
         resolve([{"recipe": "tango", "task": "search"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
+import milonga
 from cases import QUICK
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
@@ -19,6 +22,7 @@ from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
 from milonga.roles import SearchProposer
 from milonga.roles.searcher import make_parsed_problem
+from milonga.runfolder.files import JsonLines
 from milonga.systems.search_self_play.credit import question_reward, subtract_baseline
 from milonga.systems.search_self_play.proposals import (
     Pool,
@@ -33,9 +37,11 @@ from milonga.systems.search_self_play.proposals import (
     verify_exactly,
 )
 from milonga.systems.search_self_play.recipe import SearchSelfPlay
-from milonga.tasks import Search, assign_split
+from milonga.tasks import Search, assign_split, make_task
 from milonga.tasks.graph import parse_edges
-from milonga.types import Grade, Parsed, Part, Problem, Rollout, Rollouts, Solution
+from milonga.types import SPLITS, Grade, Parsed, Part, Problem, Rollout, Rollouts, Solution
+from scripted import QUICK as SCRIPTED
+from scripted import make_chat_model, script_model
 from short import SHORT, assert_resumes, short_loop
 
 torch.set_num_threads(1)
@@ -161,15 +167,41 @@ def proposal(text: str, answer: str = "ann") -> Rollout:
     ],
 )
 def test_rules_in_order(text: str, searches: list[str], seen: list[str], why: str | None) -> None:
-    if why is None and assign_split(text[1:]) != "train":
-        why = "held-out question"
     assert Rules(2, 1, True).find_broken_rule(proposal(text), searches, seen) == why
 
 
 def test_held_out_questions_are_never_posed_and_the_first_search_may_name_the_answer() -> None:
-    rules = Rules(2, 1, False)
-    verdicts = {rules.find_broken_rule(proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
-    assert verdicts == {None, "held-out question"}
+    p = plan(reader="none", unique=False)
+    here, task = ctx(p), task_of(p)
+    person = task.tool.passages[0].split()[0]
+    verdicts = set()
+    for n in range(40):
+        passed, reasons = recipe_of(p).gate.filter_proposals(
+            here, Rollouts([talk(here, person, f"?{person} ally", f"!to{n} ally")])
+        )
+        assert bool(passed) == (assign_split(f"to{n} ally") == "train")
+        verdicts |= {*reasons.values()}
+    assert verdicts == {"held-out question"}
+
+
+def own_corpus(folder: Path) -> dict[str, str]:
+    """A folder of texts and a file of questions about them."""
+    (folder / "texts").mkdir()
+    text = "Marrow Bridge was built by Clara Venn.\n\nClara Venn was born in Oakhaven.\n\nOakhaven lies at the sea.\n"
+    (folder / "texts" / "bridge.txt").write_text(text, encoding="utf-8")
+    answers = ("Oakhaven", "Clara Venn", "Marrow Bridge")
+    rows = [json.dumps({"question": f"What is meant by number {n}?", "answer": answers[n % 3]}) for n in range(40)]
+    (folder / "questions.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    return {"name": "search", "path": str(folder / "texts"), "questions": str(folder / "questions.jsonl")}
+
+
+def test_of_a_corpus_of_ones_own_only_questions_of_the_held_out_rows_are_held_out(tmp_path: Path) -> None:
+    """They are split by another rule than those of the graph, whose hash would refuse a fifth of all questions."""
+    task = make_task(own_corpus(tmp_path))
+    assert isinstance(task, Search)
+    assert {task.find_split(f"Who was born in town number {n}?") for n in range(60)} == {"train"}
+    for split in SPLITS:
+        assert task.find_split(f"  {task.problem(split, 0).text.upper()} ") == split
 
 
 def test_evidence_comes_from_the_log_and_what_a_proposer_writes_is_none() -> None:
@@ -240,12 +272,14 @@ def test_a_model_may_be_the_reader_and_what_it_answers_decides() -> None:
     problems = [replace(task_of(p).at_level(1).problem("train", n), id=f"r/{n}") for n in range(12)]
     shown = [[*task_of(p).tool.answer(problem.text), *task_of(p).tool.passages[:4]] for problem in problems]
     asked = [make_parsed_problem(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
-    said = [rollout.parsed.value.answer for rollout in ctx(p).ask("reader", asked, tag="ref")]
+    read = ctx(p).ask("reader", asked, tag="ref", temperature=0.5)
+    said = [rollout.parsed.value.answer for rollout in read]
+    assert {rollout.temperature for rollout in read} == {0.5} and not any(rollout.mask.any() for rollout in read)
     assert sum(answer is not None for answer in said) > 6
     claimed = [replace(problem, answer=answer or "?") for problem, answer in zip(problems, said, strict=True)]
-    assert verify_by_model(ctx(p), claimed, shown) == [answer is not None for answer in said]
+    assert verify_by_model(ctx(p), claimed, shown, 0.5) == [answer is not None for answer in said]
     others = [replace(problem, answer="nobody") for problem in problems]
-    assert not any(verify_by_model(ctx(p), others, shown)) and verify_by_model(ctx(p), [], []) == []
+    assert not any(verify_by_model(ctx(p), others, shown, 0.5)) and verify_by_model(ctx(p), [], [], 0.5) == []
 
 
 def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
@@ -330,3 +364,41 @@ def test_a_baseline_within_a_group_of_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="proposals=2 or more"):
         plan(baseline="group")
     assert plan(baseline="group", proposals=2)
+
+
+# In prose.
+
+
+def test_thresholds_of_the_miniature_are_the_embedded_models_alone(tmp_path: Path) -> None:
+    model, own = make_chat_model(tmp_path / "model"), own_corpus(tmp_path)
+    real = {"recipe": "search_self_play", "task": own, "policies": {"generator": {"model": model}}}
+    found = [resolve([layers]).config.options for layers in ({"recipe": "search_self_play"}, real, real | {"published": True})]
+    assert [(o["min_words"], o["min_searches"], o["reader_temperature"]) for o in found] == [
+        (2, 1, 0.1),
+        (6, 1, 0.1),
+        (10, 2, 0.1),
+    ]
+
+
+def test_two_turns_on_a_folder_of_texts_move_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proposer searches and asks; the reader, at its own temperature, finds the answer; of two solvers one does."""
+
+    def says(so_far: str, number: int) -> str:
+        if "look for a question" in so_far:
+            asked = f"QUESTION: Where was the engineer of the bridge that number {number} stands on born?"
+            return asked if "RESULTS:" in so_far else "Let me look.\n**SEARCH:** Clara Venn Oakhaven"
+        if "documents below alone" in so_far:
+            return "They say that Clara Venn was born there.\nANSWER: Oakhaven"
+        found = "ANSWER: Oakhaven" if number % 2 else "ANSWER: Paris"
+        return found if "RESULTS:" in so_far else "SEARCH: engineer of the bridge born"
+
+    seen = script_model(monkeypatch, says)
+    settings = SCRIPTED | {"task": own_corpus(tmp_path), "options": {"measured": 2}, "policies": {"generator": {"lr": 1e-2}}}
+    model, out = make_chat_model(tmp_path / "model"), tmp_path / "run"
+    milonga.run("search_self_play", model=model, problems=3, rollouts=2, turns=2, out=out, settings=settings, quiet=True)
+    rows = JsonLines(out / "metrics.jsonl").rows()[1:]
+    assert len(rows) == 2 and all(row["learn/generator/grad_norm"] > 0 for row in rows)
+    assert all(0 < row["credit/generator/valid"] < 1 for row in rows), "one answer of three is the reader's"
+    assert any("RESULTS:\n[1] Clara Venn was born in Oakhaven." in text for text in seen)
+    after, before = (load_file(next(Path(folder).rglob("model.safetensors"))) for folder in (out / "models", model))
+    assert any(not torch.equal(after[name], before[name]) for name in before)

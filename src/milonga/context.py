@@ -159,12 +159,19 @@ class Context:
         return range(first, first + count)
 
     def ask(
-        self, agent: str, inputs: Sequence[Problem] | Rollouts, n: int = 1, greedy: bool = False, tag: str = "live"
+        self,
+        agent: str,
+        inputs: Sequence[Problem] | Rollouts,
+        n: int = 1,
+        greedy: bool = False,
+        tag: str = "live",
+        temperature: float | None = None,
     ) -> Rollouts:
         """Sample `n` rollouts of an agent for each target: problems for a solver, rollouts for a judge. Those of one target are
         adjacent.
 
         If the task has a tool, a completion that calls it is answered, and the agent continues until it makes no more calls.
+        `temperature` is the run's unless it is given, which is for agents that call no tool.
         """
         asked: list[_Asked] = []
         everyone: list[Problem | Rollout] = list(inputs)
@@ -174,7 +181,8 @@ class Context:
                 asked += [_Asked(id, *_split_target(target), Request(context, key)) for id, key in named]
         self._require_any(agent, inputs, asked)
         with nullcontext() if self.task.tool is None else self.cache_conversations():
-            rollouts = self._answer_tool_calls(agent, self._sample(agent, asked, greedy, tag), greedy, tag)
+            first = self._sample(agent, asked, greedy, tag, temperature=temperature)
+            rollouts = self._answer_tool_calls(agent, first, greedy, tag)
         return Rollouts(rollouts if self.role(agent).judges else self._grade_solutions(rollouts))
 
     def complete(
@@ -368,13 +376,21 @@ class Context:
                 f"no prompt of the {agent} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
 
-    def _sample(self, agent: str, asked: list[_Asked], greedy: bool, tag: str, stop: tuple[str, ...] = ()) -> list[Rollout]:
+    def _sample(
+        self,
+        agent: str,
+        asked: list[_Asked],
+        greedy: bool,
+        tag: str,
+        stop: tuple[str, ...] = (),
+        temperature: float | None = None,
+    ) -> list[Rollout]:
         if self.busy:
             raise ValueError(
                 f"the {agent} cannot be asked while later turns are sampled: a recipe whose `credit` asks says so in `overlap`"
             )
         policy, role = self.policy(agent), self.role(agent)
-        temperature = 1.0 if greedy else self.run.sampling.temperature
+        temperature = 1.0 if greedy else temperature or self.run.sampling.temperature
         decoding = Decoding(self.run.get_max_tokens(agent), temperature, (*role.stop, *stop), greedy)
         if not self.engine.has_weights(policy):
             tag = "live"  # a model behind an endpoint never moves: all its versions are one
@@ -434,7 +450,10 @@ class Context:
 
     def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
-        in no box, is found by the task; a text that was cut has no such answer. What other forms lack stays as it is."""
+        in no box, is found by the task; a text that was cut has no such answer. What other forms lack stays as it is, and
+        so does a turn that asks for something."""
+        if parsed.is_valid and value.answer is None:
+            return parsed
         prose = role.dialect == "plain" and parsed.invalid in (None, NO_ANSWER, NO_STEPS)
         if self.run.extract is not None:
             answer = self.run.extract(text, problem)

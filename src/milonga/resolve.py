@@ -39,7 +39,7 @@ from milonga.tasks.base import ANSWERS, CAPABILITIES
 from milonga.tasks.data import DataTask
 from milonga.tasks.functions import Extractor, RewardFunction, load_extractor, load_rewards
 
-PATHS = ("path", "dev_path", "test_path", "questions")
+PATHS = ("path", "dev_path", "test_path", "questions", "environment")
 """Options of tasks that name files or folders."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from milonga.context import Context
 from milonga.credit import has_both_outcomes, outcome_advantages, overlong_penalty
-from milonga.objectives import Objective, RolloutFilter
+from milonga.objectives import Estimator, Objective, RolloutFilter
 from milonga.types import Floats, Rollout, Rollouts
 
 
@@ -78,3 +78,9 @@ def outcome_credit(ctx: Context, solutions: Rollouts, objective: Objective) -> l
     rewards = outcome_rewards(ctx, solutions, objective.filter)
     penalties = ctx.compute_kl_penalties(solutions, objective.estimator)
     return outcome_advantages(rewards, solutions, solutions.problem_ids, objective.estimator, penalties)
+
+
+def subtract_kl(ctx: Context, rollouts: Rollouts, rewards: Floats, estimator: Estimator) -> Floats:
+    """Subtract the summed KL penalty of each rollout from its reward, for estimators with a KL in the reward."""
+    costs = ctx.compute_kl_penalties(rollouts, estimator)
+    return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])

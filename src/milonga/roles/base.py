@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, Protocol
 from milonga.engine.base import Engine
 from milonga.registry import Registry
 from milonga.roles.templates import PromptFunction, PromptTemplate
-from milonga.tasks.base import Task
+from milonga.tasks.base import Task, Tool
 from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, Solution
 
 Dialect = Literal["plain", "tagged", "terse"]
@@ -118,6 +118,10 @@ class Role(ABC):
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
         """Render the tool's result as a prompt for the agent that called it."""
         raise TypeError(f"the role '{self.name}' calls no tool")
+
+    def adapt_to_tool(self, tool: Tool) -> Role:
+        """Return the role for a task with this tool. Itself, by default."""
+        return self
 
     def split_solution(self, solution: Rollout) -> list[Rollout] | None:
         """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""

@@ -60,6 +60,7 @@ def find_thought_end(text: str) -> int:
 
 
 def skip_thought(text: str) -> str:
+    """Return what follows the thought of a text; all of it if there is none, nothing if the thought does not end."""
     return text[find_thought_end(text) :]
 
 

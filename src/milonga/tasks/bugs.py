@@ -29,6 +29,7 @@ from milonga.tasks.bugs_checks import (
     apply_edits,
     check_bug,
     grade_patches,
+    select_files,
 )
 from milonga.tasks.bugs_tiny import (
     INPUTS,
@@ -52,8 +53,16 @@ class BugsOptions(TaskOptions):
     """What the tests of `path` run in; see the page of the sandbox."""
     allow_weak_isolation: bool = False
     """Go on where that isolation is not to be had. Only on a machine that you can throw away."""
+    environment: str | None = None
+    """What the tests of `path` may import besides Python's own library: a virtual environment's folder or interpreter, of the
+    Python that Milonga runs in. It is mounted read-only."""
+    shown: int = Field(24_000, ge=500)
+    """Most characters of code and tests of `path` in one prompt. Of a larger repository each bug shows a part: some tests and
+    what they import."""
     cpu_s: float = Field(30.0, gt=0, le=600)
     """Processor time of one run of the tests of `path`."""
+    memory_mb: int = Field(512, ge=64)
+    """Address space of one run of the tests of `path`; large packages want more."""
     max_tokens: int | None = Field(None, ge=1)
     """Limit of a solution; by default what made-up bugs need, and 2048 for `path`."""
     functions: int = Field(3, ge=2, le=len(NAMES))
@@ -107,8 +116,9 @@ class Bugs(Task):
         from milonga.tasks.bugs_pytest import PytestRunner
 
         o = self.options
-        limits = Limits(cpu_s=o.cpu_s, wall_s=10 * o.cpu_s, memory_mb=512, open_files=64)
-        return GitRepositories(path, o.bugs, o.seed, PytestRunner(limits, o.isolation, o.allow_weak_isolation))
+        limits = Limits(cpu_s=o.cpu_s, wall_s=10 * o.cpu_s, memory_mb=o.memory_mb, open_files=256, file_mb=16, scratch_mb=64)
+        runner = PytestRunner(limits, o.isolation, o.allow_weak_isolation, o.environment)
+        return GitRepositories(path, o.bugs, o.seed, runner, o.shown)
 
     def make_ready(self) -> None:
         self.repositories.make_ready()
@@ -138,8 +148,10 @@ class Bugs(Task):
 
     def parse_patch(self, problem: Problem, answer: str | None) -> Edits | None:
         """Parse the edits of an answer; None if it is invalid, or creates files that the repository never had."""
-        edits = None if answer is None else self.repositories.parse_patch(answer, problem.data["start"])
-        return edits if edits is not None and edits.keys() <= problem.data["bug"].repository.tree.keys() else None
+        repository: Repository = problem.data["bug"].repository
+        start = select_files(problem.data["start"], {**repository.code, **repository.tests})
+        edits = None if answer is None else self.repositories.parse_patch(answer, start)
+        return edits if edits is not None and edits.keys() <= repository.tree.keys() else None
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]

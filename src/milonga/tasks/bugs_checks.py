@@ -60,7 +60,8 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Injection:
-    """An artifact as a model wrote it, in three texts. An empty list of oracle files means all test files."""
+    """An artifact as a model wrote it, in three texts. An empty list of oracle files means all test files; without a weakening
+    the text of the bug has both, told apart by the files that they change."""
 
     bug: str
     weaken: str

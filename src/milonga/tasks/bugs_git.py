@@ -1,27 +1,19 @@
 """Repositories from git folders: a clean export, its tests run by pytest in the sandbox, bugs made up by changing single lines.
 
 What is exported is the tree of the last commit, alone: no log, no tags, no build products, nothing that is not committed.
-Earlier versions of files are shown to an injector, never to a solver. Edits are blocks that replace lines:
-
-    FILE package/sums.py
-    <<<<<<< SEARCH
-        return left - right
-    =======
-        return left + right
-    >>>>>>> REPLACE
+Earlier versions of files are shown to an injector, never to a solver. Of a repository that is too large for a prompt each bug
+shows a part (`bugs_parts`); edits are read by `bugs_patches`. Tests that fail before any bug, or not every time, do not count.
 """
 
 from __future__ import annotations
 
-import ast
-import difflib
 import io
 import os
 import random
-import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -40,7 +32,15 @@ from milonga.tasks.bugs_checks import (
     Requirements,
     apply_edits,
     check_bug,
-    select_files,
+)
+from milonga.tasks.bugs_parts import split_repository
+from milonga.tasks.bugs_patches import (
+    empty_tests,
+    find_removed_names,
+    parse_changes,
+    render_blocks,
+    render_diff,
+    render_files,
 )
 from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
 from milonga.types import SPLITS, Split
@@ -48,13 +48,14 @@ from milonga.types import SPLITS, Split
 TESTS = ("test_*.py", "*_test.py")
 VERSIONS = 2
 """Earlier contents of a file that an injector sees."""
-LARGEST = 60_000
-"""Characters of code and tests of a repository: all of it goes into a prompt."""
+MOST_PARTS = 16
+"""Parts of one repository: the tests of each are run before training."""
+PAST_SHARE = 0.25
+"""Of the characters that a prompt shows, as many more may be past changes."""
 PATIENCE = 60
 """Seconds that one call of git may take."""
 HELD_OUT = 0.2
 """Share of the made-up bugs that is held out, half for dev and half for test."""
-BLOCK = re.compile(r"<<<<<<< SEARCH\n(?P<old>.*?)\n?=======\n(?P<new>.*?)\n?>>>>>>> REPLACE", re.DOTALL)
 SWAPS = (
     ("==", "!="), ("!=", "=="), ("<=", "<"), (">=", ">"), ("<", "<="), (">", ">="), ("+", "-"), ("-", "+"), ("*", "+"),
     ("//", "*"), (" and ", " or "), (" or ", " and "), ("True", "False"), ("False", "True"), ("not ", ""), (" in ", " not in "),
@@ -64,7 +65,7 @@ SWAPS = (
 
 
 def export_repository(folder: Path) -> Repository:
-    """Export the last commit of a git folder as files."""
+    """Export the last commit of a git folder as files, without earlier versions."""
     archive = run_git(folder, "archive", "--format=tar", "HEAD")
     code: dict[str, str] = {}
     tests: dict[str, str] = {}
@@ -85,11 +86,30 @@ def export_repository(folder: Path) -> Repository:
     if not code or not tests:
         missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
         raise DataError(f"the repository {folder} has {missing}")
-    size = sum(len(text) for text in {**code, **tests}.values())
-    if size > LARGEST:
-        raise DataError(f"the repository {folder} has {size} characters of code and tests, more than {LARGEST}")
-    history = {path: load_history(folder, path) for path in code}
-    return Repository(folder.resolve().name, code, tests, history, rest)
+    return Repository(folder.resolve().name, code, tests, rest=rest)
+
+
+def load_parts(folder: Path, room: int, seed: int) -> tuple[list[Repository], str]:
+    """Load a git folder as parts that fit into a prompt, with earlier versions of what they show; and say what is left out."""
+    whole = export_repository(folder)
+    parts = split_repository(whole, room)
+    if not parts:
+        raise DataError(
+            f"of the repository {folder} no file of tests fits into {room} characters with code that it imports; "
+            "raise task.shown"
+        )
+    if len(parts) > MOST_PARTS:
+        parts = keyed_rng("parts", seed, whole.name).sample(parts, MOST_PARTS)
+    shown = {path for part in parts for path in part.code}
+    history = {path: load_history(folder, path) for path in sorted(shown)}
+    missing = len(whole.code) - len(shown)
+    said = f"{missing} of {len(whole.code)} files of code of {whole.name}" if missing else ""
+    return [replace(part, history=select_versions(history, part)) for part in parts], said
+
+
+def select_versions(history: dict[str, tuple[str, ...]], part: Repository) -> dict[str, tuple[str, ...]]:
+    """Select the earlier versions of what a part shows."""
+    return {path: versions for path, versions in history.items() if path in part.code}
 
 
 def _choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
@@ -126,50 +146,6 @@ def load_history(folder: Path, path: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Texts.
-
-
-def _render_files(files: Files) -> str:
-    return "\n".join(f"FILE {path}\n{text.rstrip()}\n" for path, text in sorted(files.items()))
-
-
-def _render_diff(before: Files, after: Edits) -> str:
-    """Render a unified diff of the files that differ."""
-    pieces = []
-    for path in sorted(after):
-        old, new = before.get(path, ""), after[path] or ""
-        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm="")
-        pieces.append("\n".join(lines))
-    return "\n".join(piece for piece in pieces if piece)
-
-
-def parse_blocks(text: str, files: Files) -> dict[str, str] | None:
-    """Parse edit blocks into new file contents; None without a block, or if a block's lines do not occur exactly once."""
-    found: dict[str, str] = {}
-    for piece in re.split(r"^FILE ", text, flags=re.MULTILINE)[1:]:
-        path, _, body = piece.partition("\n")
-        path = path.strip()
-        for block in BLOCK.finditer(body):
-            content = found.get(path, files.get(path, ""))
-            if content.count(block["old"]) != 1 if block["old"] else content:
-                return None
-            found[path] = content.replace(block["old"], block["new"]) if block["old"] else block["new"] + "\n"
-    return found or None
-
-
-def render_blocks(before: Files, after: Files) -> str:
-    """Render edit blocks that replace whole files; `blocks_in` parses them."""
-    pieces = []
-    for path, new in sorted(after.items()):
-        old = before.get(path, "").removesuffix("\n")
-        new = new.removesuffix("\n")
-        pieces.append(f"FILE {path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE")
-    return "\n".join(pieces)
-
-
-# Made up.
-
-
 def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
     """Generate mutants: files with one line changed, by swapping one operator or word, or by removing the line."""
     for path, text in sorted(code.items()):
@@ -186,27 +162,21 @@ def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
             )
 
 
-def _empty_tests(tests: Files, ids: list[str]) -> dict[str, str]:
-    """Empty these tests: return the changed test files, with `pass` as the body of each test."""
-    found: dict[str, str] = {}
-    for path, text in tests.items():
-        names = {id.split("::")[-1].partition("[")[0] for id in ids if id.startswith(f"{path}::")}
-        lines = text.splitlines()
-        for node in sorted(ast.walk(ast.parse(text)), key=lambda node: -getattr(node, "lineno", 0)):
-            if isinstance(node, ast.FunctionDef) and node.name in names:
-                indent = " " * node.body[0].col_offset
-                lines[node.body[0].lineno - 1 : node.end_lineno] = [f"{indent}pass"]
-        if names:
-            found[path] = "\n".join(lines) + "\n"
-    return found
+def _find_error(said: str) -> str:
+    """Find the line of pytest's output that tells most: the first error, but for that of the test that must fail; or else the
+    last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ") and "assert not 1" not in line]
+    return (errors or lines[-1:] or [""])[0]
 
 
 class GitRepositories(Repositories):
-    """Repositories of git folders, with a pool of made-up bugs that pass the checks; it is made when it is first asked for."""
+    """Repositories of git folders, or parts of them, with a pool of made-up bugs that pass the checks; it is made when it is
+    first asked for. Tests that do not pass every time are no part of any bug's specification."""
 
     runner: PytestRunner
 
-    def __init__(self, path: str, bugs: int, seed: int, runner: PytestRunner) -> None:
+    def __init__(self, path: str, bugs: int, seed: int, runner: PytestRunner, room: int) -> None:
         root = Path(path)
         if not root.is_dir():
             raise DataError(f"there is no folder {root}: task.path names a git folder, or a folder of such folders")
@@ -215,34 +185,51 @@ class GitRepositories(Repositories):
         )
         if not found:
             raise DataError(f"{root} is no git folder, and no folder in it is one")
-        self.repositories = [export_repository(folder) for folder in found]
-        self.bugs, self.seed, self.runner = bugs, seed, runner
+        loaded = [load_parts(folder, room, seed) for folder in found]
+        self.folders = [parts for parts, _ in loaded]
+        self.left_out = [said for _, said in loaded if said]
+        self.bugs, self.seed, self.runner, self.room = bugs, seed, runner, room
         self._pools: dict[Split, list[Bug]] | None = None
 
+    @property
+    def repositories(self) -> list[Repository]:
+        """All repositories, or parts of them."""
+        return [part for parts in self.folders for part in parts]
+
     def make_ready(self) -> None:
-        """Require that all tests of the untouched repositories pass and are stable; then generate the bugs."""
-        for repository in self.repositories:
-            self.require_passing(repository)
+        """Run the tests of the untouched repositories, and generate the bugs."""
         for split in SPLITS:
             self.get_pool(split)
 
-    def require_passing(self, repository: Repository) -> None:
-        report = self.runner.run_original(repository, sorted(repository.tests))
-        if report is None:
-            said = self.runner.said[repository.name]
-            raise DataError(f"the tests of repository {repository.name} do not run in the sandbox: {said or 'no results'}")
-        failed = sorted(id for id, passed in report.items() if not passed)
-        if failed:
-            raise DataError(
-                f"{len(failed)} of {len(report)} tests of repository {repository.name} fail before any bug, at least "
-                f"sometimes: {', '.join(failed[:3])}; mend or remove them"
-            )
-        if len(report) > MOST_TESTS:
-            raise DataError(f"repository {repository.name} has more than {MOST_TESTS} tests")
+    @cached_property
+    def usable(self) -> list[list[Repository]]:
+        """Of each folder, the parts that bugs can be told by; an error if there are none."""
+        obstacles = {part.name: self.find_obstacle(part) for part in self.repositories}
+        if None not in obstacles.values():
+            raise DataError(next(reason for reason in obstacles.values() if reason))
+        fit = [[part for part in parts if obstacles[part.name] is None] for parts in self.folders]
+        # An injector's bug needs more tests than this; where some parts have them, the others are left out.
+        least = Requirements().passing
+        return [[part for part in parts if sum(self.run_tests(part).values()) > least] or parts for parts in fit if parts]
+
+    def run_tests(self, repository: Repository) -> dict[str, bool]:
+        """Run all tests of an untouched repository several times: whether each passes every time; empty if they do not run."""
+        return dict(self.runner.run_original(repository, sorted(repository.tests)) or {})
+
+    def find_obstacle(self, repository: Repository) -> str | None:
+        """Find out why no bug in a repository could be told by its tests; None if it can."""
+        report = self.run_tests(repository)
+        if not report:
+            said = _find_error(self.runner.said[repository.name])
+            return f"the tests of repository {repository.name} do not run in the sandbox: {said or 'no results'}"
+        if not any(report.values()):
+            some = ", ".join(sorted(report)[:3])
+            return f"of {len(report)} tests of repository {repository.name} none passes every time: {some}; mend one at least"
+        return f"repository {repository.name} has more than {MOST_TESTS} tests" if len(report) > MOST_TESTS else None
 
     def get_pool(self, split: Split) -> list[Bug]:
         if self._pools is None:
-            every = [bug for repository in self.repositories for bug in self.generate_bugs(repository)]
+            every = [bug for parts in self.usable for bug in self.generate_bugs(parts)]
             keyed_rng("split", self.seed).shuffle(every)
             held = max(1, round(HELD_OUT / 2 * len(every)))
             self._pools = {"dev": every[:held], "test": every[held : 2 * held], "train": every[2 * held :]}
@@ -250,24 +237,35 @@ class GitRepositories(Repositories):
                 raise DataError(f"only {len(every)} bugs could be made up in these repositories; at least 3 are needed")
         return self._pools[split]
 
-    def generate_bugs(self, repository: Repository) -> Iterator[Bug]:
-        """Generate valid bugs with different texts, up to `bugs` of them."""
-        self.require_passing(repository)
-        oracle, seen = tuple(sorted(repository.tests)), set[str]()
+    def generate_bugs(self, parts: list[Repository]) -> Iterator[Bug]:
+        """Generate valid bugs with different texts in the parts of one folder, up to `bugs` of them, each part in its turn."""
+        seen: set[tuple[str, str]] = set()
+        ways = [self.generate_part_bugs(part, seen) for part in parts]
+        made = 0
+        while ways and made < self.bugs:
+            way = ways.pop(0)
+            bug = next(way, None)
+            if bug is not None:
+                ways.append(way)
+                made += 1
+                yield bug
+
+    def generate_part_bugs(self, repository: Repository, seen: set[tuple[str, str]]) -> Iterator[Bug]:
+        """Generate valid bugs in one part, none that is `seen` already: files that are broken in the same way."""
+        oracle = tuple(sorted(repository.tests))
+        passing = {id for id, passed in self.run_tests(repository).items() if passed}
         candidates = list(_generate_mutants(repository.code))
         random.Random(self.seed).shuffle(candidates)
         for path, text in candidates:
-            if len(seen) >= self.bugs:
-                return
-            report = self.runner.run([{**repository.tree, path: text}], oracle)[0] or {}
-            broken = [id for id, passed in report.items() if not passed]
-            artifact = Artifact(oracle, {path: text}, _empty_tests(repository.tests, broken))
-            problem = normalise_text(self.render_for_solver(apply_edits(repository.tree, artifact.bug), repository, artifact))
-            if not broken or problem in seen:
+            if (path, normalise_text(text)) in seen:
                 continue
-            verdict = check_bug(repository, artifact, self.runner, Requirements(passing=0))
-            if verdict.failed is None:
-                seen.add(problem)
+            report = self.runner.run([{**repository.tree, path: text}], oracle)[0] or {}
+            broken = [id for id in passing if not report.get(id, False)]
+            names = frozenset(f"{id.partition('::')[0]}::{id.split('::')[-1].partition('[')[0]}" for id in broken)
+            artifact = Artifact(oracle, {path: text}, empty_tests(repository.tests, names))
+            verdict = check_bug(repository, artifact, self.runner, Requirements(passing=0)) if broken else None
+            if verdict is not None and verdict.failed is None:
+                seen.add((path, normalise_text(text)))
                 yield Bug(repository, artifact, verdict)
 
     def make_bug(self, split: Split, index: int) -> Bug:
@@ -275,17 +273,21 @@ class GitRepositories(Repositories):
         return pool[index % len(pool)]
 
     def find_split(self, code: Files) -> Split:
-        return self.held_out.get(normalise_text(_render_files(code)), "train")
+        """Find the split of broken code: that of a held-out bug whose broken files it has."""
+        for split, broken in self.held_out:
+            if all(normalise_text(code.get(path, "")) == text for path, text in broken.items()):
+                return split
+        return "train"
 
     @cached_property
-    def held_out(self) -> dict[str, Split]:
-        """The broken code of held-out bugs: no agent may be shown it in training."""
+    def held_out(self) -> list[tuple[Split, dict[str, str]]]:
+        """The broken files of held-out bugs: no agent may be shown them in training."""
         held: tuple[Split, ...] = ("dev", "test")
-        return {
-            normalise_text(_render_files(select_files(bug.state, bug.repository.code))): split
+        return [
+            (split, {path: normalise_text(text or "") for path, text in bug.artifact.bug.items()})
             for split in held
             for bug in self.get_pool(split)
-        }
+        ]
 
     def size(self, split: Split) -> int | None:
         return len(self.get_pool(split))
@@ -293,26 +295,33 @@ class GitRepositories(Repositories):
     def render_for_solver(self, start: Files, repository: Repository, artifact: Artifact) -> str:
         code = {path: text for path, text in start.items() if path in repository.code}
         weakened = apply_edits(repository.tests, artifact.weaken)
-        back = _render_diff(weakened, {path: repository.tests[path] for path in artifact.weaken})
-        return f"{_render_files(code)}\nWhat the tests were before:\n{back}"
+        back = render_diff(weakened, {path: repository.tests[path] for path in artifact.weaken})
+        return f"{render_files(code)}\nWhat the tests were before:\n{back}"
 
     def render_for_injector(self, repository: Repository) -> str:
         past = [
-            _render_diff({path: repository.code[path]}, {path: old})
-            for path, olds in repository.history.items()
-            for old in olds
+            render_diff({path: repository.code[path]}, {path: old}) for path, olds in repository.history.items() for old in olds
         ]
+        shown: list[str] = []
+        for diff in past:
+            if sum(map(len, shown)) + len(diff) <= PAST_SHARE * self.room:
+                shown.append(diff)
         return (
-            f"{_render_files(repository.code)}\nTests:\n{_render_files(repository.tests)}\nPast changes, taken back:\n"
-            + "\n".join(past)
+            f"{render_files(repository.code)}\nTests:\n{render_files(repository.tests)}\nPast changes, taken back:\n"
+            + "\n".join(shown)
         )
 
     def parse_patch(self, text: str, start: Files) -> Edits | None:
-        return parse_blocks(text, start)
+        return parse_changes(text, start)
 
     def parse_artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
-        bug, weaken = parse_blocks(injection.bug, repository.tree), parse_blocks(injection.weaken, repository.tree)
+        files = {**repository.code, **repository.tests}
         oracle = tuple(injection.oracle.split()) or tuple(sorted(repository.tests))
+        bug, weaken = parse_changes(injection.bug, files), parse_changes(injection.weaken, files)
+        if not injection.weaken and bug is not None:  # one text with both
+            removed = empty_tests(repository.tests, frozenset(find_removed_names(injection.bug)))
+            weaken = {**removed, **{path: text for path, text in bug.items() if path in repository.tests}}
+            bug = {path: text for path, text in bug.items() if path in repository.code}
         return None if bug is None or weaken is None else Artifact(oracle, bug, weaken)
 
     def render_answer(self, repository: Repository, artifact: Artifact) -> str:
@@ -321,4 +330,18 @@ class GitRepositories(Repositories):
 
     def describe(self) -> dict[str, object]:
         sizes = {split: len(self.get_pool(split)) for split in SPLITS}
-        return {"repositories": len(self.repositories), "made-up bugs": sizes, "isolation": self.runner.sandbox.level}
+        parts = [part for parts in self.usable for part in parts]
+        tests = {(part.name.partition(":")[0], id): ok for part in parts for id, ok in self.run_tests(part).items()}
+        ran = {(folder, id.partition("::")[0]) for folder, id in tests}
+        silent = sorted({path for part in parts for path in part.tests if (part.name.partition(":")[0], path) not in ran})
+        kept = sum(tests.values())
+        said: dict[str, object] = {
+            "repositories": len(self.folders),
+            "parts": len(parts),
+            "tests": f"{kept} pass every time, {len(tests) - kept} do not and are dropped",
+            "files of tests without results (do they want task.environment?)": ", ".join(silent),
+            "left out": ", ".join(self.left_out),
+            "made-up bugs": sizes,
+            "isolation": self.runner.sandbox.level,
+        }
+        return {name: value for name, value in said.items() if value}

@@ -7,6 +7,8 @@ Invariants:
   brings no result, has passed nothing; a test that is skipped is missing.
 - Before each file of tests is collected, all sources of the tree must be as they were given: code that is imported cannot
   write over the tests that come after it.
+- An environment of the user's is mounted read-only and comes after the tree on the path of imports: what is installed there
+  never hides the code under test.
 - In every run a test that must fail runs along, under a name nobody can know. If it does not fail, the results are forged.
 
 Code under test shares its process with pytest. Code that looks for pytest's own objects and rewrites them with care can deceive
@@ -17,11 +19,12 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from milonga.errors import MissingExtra
+from milonga.errors import DataError, MissingExtra
 from milonga.sandbox import Level, Limits, Outcome, Program, Sandbox, decode
 from milonga.sandbox.isolation import Mount
 from milonga.tasks.bugs_checks import Files, NoVerdict, Report, Repository, Runner
@@ -32,7 +35,7 @@ MOST_TESTS = PARTS * IDS - 2
 """One place is the canary's; one more is taken where there were too many."""
 PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 """All that is mounted of what is installed here."""
-SHELF = "/packages"
+SHELF, ENVIRONMENT = "/packages", "/environment"
 SEEDS = (1, 2)
 """Hash seeds: neighbours in a batch run under different ones."""
 CANARY = "def test_canary():\n    assert not 1\n"
@@ -86,13 +89,18 @@ def tested():
             file.write(text)
     with open("settings.ini", "w") as file:
         file.write("[pytest]\\n")
+    os.mkdir("home")
+    os.environ.update(dict.fromkeys(("HOME", "TMPDIR"), os.path.abspath("home")))
+    # There are no threads here; libraries that want some must be told.
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     sys.path[:0] = JOB["packages"]
     sys.dont_write_bytecode = True
     import pytest
 
     os.chdir("tree")
-    sys.path += [os.getcwd(), os.path.join(os.getcwd(), "src")]
+    sys.path += [os.getcwd(), os.path.join(os.getcwd(), "src"), *JOB["environment"]]
     options = ["-c", "../settings.ini", "--rootdir", ".", "--import-mode", "importlib", "-p", "no:cacheprovider", "-q"]
+    options.append("--continue-on-collection-errors")  # a file that cannot be imported fails alone
     pytest.main([*options, *JOB["oracle"]], plugins=[Reports()])
     for id in SKIPPED:
         del FOUND[id]
@@ -102,13 +110,17 @@ def tested():
 class PytestRunner(Runner):
     """Runs trees of files in the sandbox, several at a time."""
 
-    def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
+    def __init__(self, limits: Limits, isolation: Level, allow_weak: bool, environment: str | None = None) -> None:
         homes = [_find_package_home(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
         if find_spec("pytest") is None:
             raise MissingExtra("running the tests of repositories", "repositories")
-        mounts = tuple(Mount(str(home), f"{SHELF}/{home.name}") for home in homes)
-        self.sandbox = Sandbox(limits, isolation, allow_weak, mounts=mounts)
-        self.packages = [SHELF] if self.sandbox.level == "isolated" else sorted({str(home.parent) for home in homes})
+        mounts = [Mount(str(home), f"{SHELF}/{home.name}") for home in homes]
+        installed = [] if environment is None else [str(find_installed_packages(Path(environment)))]
+        mounts += [Mount(folder, ENVIRONMENT) for folder in installed]
+        self.sandbox = Sandbox(limits, isolation, allow_weak, mounts=tuple(mounts))
+        is_mounted = self.sandbox.level == "isolated"
+        self.packages = [SHELF] if is_mounted else sorted({str(home.parent) for home in homes})
+        self.environment = [ENVIRONMENT for _ in installed] if is_mounted else installed
         self.said: dict[str, str] = {}
         """What pytest printed last about an original, by the repository's name; for messages alone."""
         self._originals: dict[tuple[str, tuple[str, ...]], Report | None] = {}
@@ -129,7 +141,7 @@ class PytestRunner(Runner):
         key = (repository.name, tuple(oracle))
         if key not in self._originals:
             runs = [self._run_trees([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
-            self.said[repository.name] = runs[0][1].stdout[-600:].strip() or runs[0][1].reason
+            self.said[repository.name] = runs[0][1].stdout[-2000:].strip() or runs[0][1].reason
             reports = [report for report, _ in runs if report is not None]
             ids = dict.fromkeys(id for report in reports for id in report)
             whole = len(reports) == len(runs) and bool(ids)
@@ -144,7 +156,8 @@ class PytestRunner(Runner):
 
     def _make_program(self, files: Files, oracle: Sequence[str]) -> Program:
         known = [path for path in oracle if path in files]
-        job = {"files": dict(files), "packages": self.packages, "oracle": known, "ids": IDS, "most": MOST_TESTS}
+        places = {"packages": self.packages, "environment": self.environment}
+        job = {"files": dict(files), "oracle": known, "ids": IDS, "most": MOST_TESTS, **places}
         return Program(SOURCE, "run", tuple((part,) for part in range(PARTS)), stdin=json.dumps(job))
 
 
@@ -152,6 +165,19 @@ def _find_package_home(origin: str) -> Path:
     """Find the folder of a package, or the file of a single-file module."""
     path = Path(origin)
     return path.parent if path.name == "__init__.py" else path
+
+
+def find_installed_packages(environment: Path) -> Path:
+    """Find the folder of the packages of an environment, which is given as its folder or as its interpreter. It must be of this
+    version of Python."""
+    root = environment.parent.parent if environment.is_file() else environment
+    here = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = root / "lib" / here / "site-packages"
+    if found.is_dir():
+        return found
+    others = sorted(path.parent.name for path in root.glob("lib/python*/site-packages"))
+    what = f"is one of {others[0]}" if others else "is no virtual environment, and no interpreter of one"
+    raise DataError(f"task.environment: {environment} {what}; tests run by {here} here: make one with {here} -m venv")
 
 
 def _parse_report(outcome: Outcome, canary: str) -> Report | None:

@@ -12,6 +12,7 @@ import re
 import string
 from collections.abc import Iterable, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic import Field, model_validator
 
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
-from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split
+from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split, normalise_text
 from milonga.tasks.forms import Fields
 from milonga.tasks.graph import NAMES, RELATIONS, Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import Retrieval, read_folder, split_words
@@ -137,6 +138,20 @@ class Search(Task):
             relation = rng.choice(self.graph.relations)
             path += [] if path and relation == path[-1] else [relation]
         return " ".join([rng.choice(self.graph.entities), *path])
+
+    def find_split(self, question: str) -> Split:
+        """Find the only split that may show this question: that of a question of the file, else train; of the graph, that of
+        its text."""
+        if self.splits is None:
+            return assign_split(question)
+        return self._held_out.get(normalise_text(question), "train")
+
+    @cached_property
+    def _held_out(self) -> dict[str, Split]:
+        """The held-out questions of the file, normalised."""
+        rows = {} if self.splits is None else self.splits.rows
+        held: tuple[Split, ...] = ("dev", "test")
+        return {normalise_text(row.question): split for split in held for row in rows.get(split, ())}
 
     @property
     def exact(self) -> bool:

@@ -6,7 +6,6 @@ they are normalised among each other, and then balanced to the planner's count. 
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Any, Literal
 
 import numpy as np
@@ -18,15 +17,16 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.outcome import add_format_rewards
+from milonga.patterns.outcome import add_format_rewards, subtract_kl
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, merge_train_batches
 from milonga.roles import Dialect, Role
+from milonga.roles.searcher import Documents, make_document_bin
 from milonga.schedule import Phase, Schedule
 from milonga.systems.mars.credit import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
-from milonga.systems.mars.research import PLANNER, READER, Desk, get_reader, is_request, map_turns_to_ends
-from milonga.systems.mars.roles import PURPOSES, Documents, Planner, Reader, make_document_bin
-from milonga.tasks.base import DEMONSTRATIONS, Capability
-from milonga.types import Floats, Rollout, Rollouts, TrainBatch
+from milonga.systems.mars.research import PLANNER, READER, Desk, is_request, map_turns_to_ends
+from milonga.systems.mars.roles import PURPOSES, Planner, Reader
+from milonga.tasks.base import DEMONSTRATIONS, Task
+from milonga.types import Rollout, Rollouts, TrainBatch
 
 FORMAT = "format"
 AGENTS = (PLANNER, READER)
@@ -43,9 +43,9 @@ class MarsOptions(RecipeOptions):
     """Share of the teacher's solutions with a wrong step."""
     slip: float = Field(0.0, ge=0, le=1)
     """Share of its notes with a letter lost."""
-    calls: int = Field(1, ge=1)
+    calls: int = Field(4, ge=1)
     """How often a planner may ask for documents."""
-    bin: int = Field(24, ge=1)
+    bin: int = Field(2048, ge=1)
     """Maximum document tokens that are read at once; a longer document is cut, and counted as dropped."""
     s1_norm: Norm = "sample"
     """Normalisation of the reader's rewards within a question: over all its rows, or with each trajectory counted once."""
@@ -68,12 +68,19 @@ class Mars(Recipe):
     pays_outcomes = True
     agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
-    tasks = ("haystack",)
+    tasks = ("haystack", "search")
+    tools = True
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MarsOptions
     options: MarsOptions
     defaults = {"binding": "shared", "task": {"name": "haystack"}}
-    embedded_defaults = {"options": {"formats": 16, "noise": 0.3, "slip": 0.2}}
+    embedded_defaults = {"options": {"formats": 16, "noise": 0.3, "slip": 0.2, "calls": 1, "bin": 24}}
+    published = {
+        "batch": {"problems": 32, "rollouts": 16},
+        "sampling": {"max_tokens": 8192},
+        "policies": {PLANNER: {"lr": 1e-6}},
+        "options": {"calls": 10, "bin": 23552, "s1_balance": "uniform"},
+    }
     measures = (
         *(f"generator/{what}" for what in ("accuracy", "sound_accuracy", "calls", "no_call", "blank_accuracy")),
         *(f"reader/{what}" for what in ("exact", "ignores_purpose")),
@@ -91,12 +98,15 @@ class Mars(Recipe):
                     f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
 
-    @property
-    def needs(self) -> Set[Capability]:
-        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
+    def check(self, task: Task) -> None:
+        if self.options.formats > 0 and DEMONSTRATIONS not in task.offers:
+            raise ConfigError(
+                f"options.formats imitates a teacher, whom task '{task.name}' does not have: name a model that can read with "
+                "--generator, or set options.formats=0"
+            )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        return {PLANNER: Planner(dialect, self.options.noise), READER: Reader(dialect)}
+        return {PLANNER: Planner(dialect, self.options.noise, self.options.calls), READER: Reader(dialect)}
 
     def schedule(self) -> Schedule:
         return Schedule((Phase(PLANNER, self.options.formats, name=FORMAT),), (Phase(PLANNER, 1),))
@@ -131,7 +141,7 @@ class Mars(Recipe):
     def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
         paid = add_format_rewards(talks.rewards, talks, self.objectives[PLANNER].filter)
-        rewards = self.subtract_kl(ctx, PLANNER, talks, paid)
+        rewards = subtract_kl(ctx, talks, paid, self.objectives[PLANNER].estimator)
         credit = broadcast_to_tokens(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
         calls = [float(len(_list_requests(talk))) for talk in talks]
         notes = {
@@ -147,7 +157,7 @@ class Mars(Recipe):
         o, ends = self.options, [ended[get_asker(note).id] for note in notes]
         outcomes = np.array([end.reward for end in ends])
         once = trajectory_weights([end.id for end in ends])
-        rewards = self.subtract_kl(ctx, READER, notes, outcomes)
+        rewards = subtract_kl(ctx, notes, outcomes, self.objectives[READER].estimator)
         scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
         rng = ctx.rng("balance")
         weights = balance_groups(scores, notes.problem_ids, self.group_size, o.s1_balance, rng)
@@ -159,29 +169,33 @@ class Mars(Recipe):
         credit = broadcast_to_tokens(scores, notes)
         return self.train_batch(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
-    def subtract_kl(self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats) -> Floats:
-        """Subtract the summed KL penalty from the rewards, for estimators with a KL in the reward."""
-        costs = ctx.compute_kl_penalties(rows, self.objectives[agent].estimator)
-        return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
-
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        """Measure accuracy, exact notes of the reader, whether it ignores its purpose, and accuracy without documents."""
+        """Measure accuracy, with and without documents, and where the truth about notes is known also those."""
         problems = ctx.problems(self.options.measured)
         rollouts = self.desk.research(ctx, problems)
         talks, notes = (rollouts.of(agent) for agent in AGENTS)  # type: ignore[misc]
-        role, calls = get_reader(ctx), [float(len(_list_requests(talk))) for talk in talks]
-        other = ctx.ask(READER, Rollouts(_swap_purpose(note.target) for note in notes))
-        same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
+        calls = [float(len(_list_requests(talk))) for talk in talks]
+        reading = self.measure_reader(ctx, notes)
         blank = self.desk.research(ctx, problems, blank=True).of(PLANNER)
+        sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks] if ctx.task.knows_steps else []
         return {
             "generator/accuracy": mean(talks.correct),
-            "generator/sound_accuracy": mean([bool(talk.grade and talk.grade.is_sound) for talk in talks]),
+            "generator/sound_accuracy": mean(sound),
             "generator/calls": mean(calls),
             "generator/no_call": mean([count == 0 for count in calls]),
             "generator/blank_accuracy": mean(blank.correct),
-            "reader/exact": mean([note.text == role.write_exact_note(note.target) for note in notes]),
-            "reader/ignores_purpose": mean(same),
+            **reading,
         }
+
+    def measure_reader(self, ctx: Context, notes: Rollouts) -> dict[str, float | None]:
+        """Measure exact notes, and whether the reader ignores its purpose; None where nobody knows which notes are exact."""
+        role = ctx.role(READER)
+        if not isinstance(role, Reader):
+            return {"reader/exact": None, "reader/ignores_purpose": None}
+        other = ctx.ask(READER, Rollouts(_swap_purpose(note.target) for note in notes))
+        same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
+        exact = [note.text == role.write_exact_note(note.target) for note in notes]
+        return {"reader/exact": mean(exact), "reader/ignores_purpose": mean(same)}
 
 
 def get_asker(note: Rollout) -> Rollout:

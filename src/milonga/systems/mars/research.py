@@ -5,14 +5,15 @@ Invariant: what the reader wrote is context in the planner's conversation, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milonga.context import Context
 from milonga.patterns.conversation import filter_comparable, list_turns
 from milonga.patterns.imitation import sample_demonstrations
-from milonga.systems.mars.roles import LETTERS, Note, Planner, Reader, Request, make_document_bin
-from milonga.tasks.haystack import extract_thread, parse_documents
+from milonga.roles.searcher import Note, Request, SearchPlanner, make_document_bin
+from milonga.systems.mars.roles import LETTERS, Planner, Reader
+from milonga.tasks.haystack import extract_thread
 from milonga.types import Problem, Rollout, Rollouts
 
 PLANNER, READER = "generator", "reader"
@@ -25,19 +26,18 @@ class Desk:
     room: int
     calls: int
 
-    def pack_documents(self, ctx: Context, talk: Rollout, documents: Mapping[str, str]) -> list[Rollout]:
-        """Pack the requested documents that exist into bins. A document longer than a bin is truncated, and the lost tokens are
+    def pack_documents(self, ctx: Context, talk: Rollout, documents: Sequence[str]) -> list[Rollout]:
+        """Pack documents that a planner asked for into bins. A document longer than a bin is truncated, and the lost tokens are
         counted."""
-        asked = talk.parsed.get(Request)
-        policy = ctx.policy(READER)
-        found = [documents[name] for name in asked.names if name in documents]
+        policy, found = ctx.policy(READER), list(documents)
         written = [ctx.engine.encode_completion(policy, text, end=False) for text in found]
         for at, one in enumerate(written):
             if len(one.ids) > self.room:
                 ctx.dropped[f"{READER}: tokens of documents longer than a bin"] += len(one.ids) - self.room
                 found[at] = found[at][: int(one.ends[self.room - 1])]
         places = pack_first_fit([min(self.room, len(one.ids)) for one in written], self.room)
-        return [make_document_bin(talk, n, [found[at] for at in place], asked.purpose) for n, place in enumerate(places)]
+        purpose = talk.parsed.get(Request).purpose
+        return [make_document_bin(talk, n, [found[at] for at in place], purpose) for n, place in enumerate(places)]
 
     def research(self, ctx: Context, problems: Sequence[Problem], n: int = 1, blank: bool = False) -> Rollouts:
         """Sample `n` trajectories of each problem: the planner's conversations, and what the reader wrote for them.
@@ -52,10 +52,10 @@ class Desk:
             for _ in range(self.calls):
                 done += [talk for talk in talks if not is_request(talk)]
                 asking = talks.select(is_request)
-                found = {talk.id: parse_documents(talk.problem.text) for talk in asking}
-                if blank:
-                    found = {id: dict.fromkeys(documents, "") for id, documents in found.items()}
-                bins = [one for talk in asking for one in self.pack_documents(ctx, talk, found[talk.id])]
+                bins: list[Rollout] = []
+                for talk in asking:
+                    found = _get_planner(ctx).find_documents(ctx.task, talk)
+                    bins += self.pack_documents(ctx, talk, [""] * len(found) if blank else found)
                 read = ctx.ask(READER, Rollouts(bins))
                 notes += list(read)
                 talks = self.reply_with_notes(ctx, asking, read, lines)
@@ -64,10 +64,11 @@ class Desk:
 
     def reply_with_notes(self, ctx: Context, asking: Rollouts, read: Rollouts, lines: dict[str, list[str]]) -> Rollouts:
         """Sample the planner's next turns, after a message with what all its documents say so far."""
+        planner = _get_planner(ctx)
         for talk in asking:
             new = [line for note in read if note.target.target is talk for line in note.parsed.get(Note).lines]
-            lines[talk.id] = [*(lines[talk.target.id] if talk.targets else []), *new]
-        messages = [_get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
+            lines[talk.id] = [*(lines[talk.target.id] if talk.targets and planner.repeats else []), *new]
+        messages = [planner.render_notes(talk.problem, lines[talk.id]) for talk in asking]
         return ctx.reply(PLANNER, asking, messages, speaker=READER)
 
     def write_demonstrations(self, ctx: Context, plans: int, noted: int, slip: float) -> Rollouts:
@@ -76,34 +77,26 @@ class Desk:
         `plans` is the number of requests and solutions, `noted` the number of requests with notes: copying from documents takes
         more examples than asking.
         """
+        planner, reader = _get_planner(ctx), ctx.role(READER)
+        assert isinstance(planner, Planner) and isinstance(reader, Reader)
         requests = sample_demonstrations(ctx, PLANNER, plans)
         asked = Rollouts([*requests, *sample_demonstrations(ctx, PLANNER, max(0, noted - plans))])[:noted]
-        bins = Rollouts(one for talk in asked for one in self.pack_documents(ctx, talk, parse_documents(talk.problem.text)))
-        rngs = [ctx.rng("reading", one.id) for one in bins]
-        notes = ctx.write(
-            READER, bins, [get_reader(ctx).write_noisy_note(one, slip, rng) for one, rng in zip(bins, rngs, strict=True)]
-        )
+        bins = [one for talk in asked for one in self.pack_documents(ctx, talk, planner.find_documents(ctx.task, talk))]
+        notes = ctx.write(READER, bins, [reader.write_noisy_note(one, slip, ctx.rng("reading", one.id)) for one in bins])
         messages, texts = [], []
         for talk in requests:
-            wanted, documents = talk.parsed.get(Request), parse_documents(talk.problem.text)
-            threads = [extract_thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
-            messages.append(_get_planner(ctx).render_notes(talk.problem, threads))
+            letters = talk.parsed.get(Request).purpose == LETTERS
+            threads = [extract_thread(document, letters) for document in planner.find_documents(ctx.task, talk)]
+            messages.append(planner.render_notes(talk.problem, threads))
             rng = ctx.rng("solution", talk.problem.id)
-            texts.append(_get_planner(ctx).solver.demonstrate(ctx.task, talk.problem, rng)[1])
+            texts.append(planner.solver.demonstrate(ctx.task, talk.problem, rng)[1])
         return Rollouts([*requests, *ctx.write_reply(PLANNER, requests, messages, texts), *notes])
 
 
-def _get_planner(ctx: Context) -> Planner:
+def _get_planner(ctx: Context) -> Planner | SearchPlanner:
     """Return the planner's role."""
     role = ctx.role(PLANNER)
-    assert isinstance(role, Planner)
-    return role
-
-
-def get_reader(ctx: Context) -> Reader:
-    """Return the reader's role."""
-    role = ctx.role(READER)
-    assert isinstance(role, Reader)
+    assert isinstance(role, (Planner, SearchPlanner))
     return role
 
 

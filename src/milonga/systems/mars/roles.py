@@ -1,20 +1,22 @@
 """The roles of MARS: a planner that asks for documents and then solves, and a reader that condenses what comes back.
 
 The planner sees the question and what the reader wrote, never a document. The reader sees documents and a purpose, never the
-question. Both know the form of `haystack` problems.
+question. `Planner` and `Reader` know the form of `haystack` problems; where there is a tool, `SearchPlanner` searches with it
+and states a purpose in its own words, for which a `Condenser` reads what was found.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from milonga.errors import ConfigError
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.searcher import Condenser, Documents, Note, Request, SearchPlanner
 from milonga.roles.solver import StepSolver
-from milonga.tasks.base import Task
+from milonga.tasks.base import Task, Tool
 from milonga.tasks.haystack import WORDS_MARK, extract_names, extract_question, extract_thread, join_threads, parse_documents
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 ASK = "@"
 ARITHMETIC, LETTERS = "=", "~"
@@ -35,37 +37,6 @@ Each line below weaves arithmetic and letters. Copy only the {what} of each line
 TAGGED_WHAT = {ARITHMETIC: "arithmetic", LETTERS: "letters"}
 
 
-@dataclass(frozen=True)
-class Request(Solution):
-    """A planner's request for documents, instead of an answer. If the rollout ends with it, it is graded as wrong."""
-
-    names: str = ""
-    purpose: str = ""
-
-
-@dataclass(frozen=True)
-class Note:
-    """A reader's notes on its documents, one line for each."""
-
-    lines: tuple[str, ...]
-    ends: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Documents:
-    """What a reader is handed: documents, and what they are to be read for."""
-
-    purpose: str
-    ends: tuple[int, ...] = ()
-
-
-def make_document_bin(talk: Rollout, number: int, documents: Sequence[str], purpose: str) -> Rollout:
-    """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
-    parsed = Parsed(Documents(purpose), 1.0)
-    rollout = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), parsed)
-    return replace(rollout, targets=(talk,))
-
-
 @ROLES.register("planner")
 class Planner(Role):
     """Asks for documents, `@names` and a purpose, or solves. A solution is written as the step solver writes one.
@@ -75,10 +46,22 @@ class Planner(Role):
 
     name = "planner"
     judges = False
+    repeats = True
+    """Whether a message repeats the notes of earlier ones."""
 
-    def __init__(self, dialect: Dialect, noise: float = 0.0) -> None:
+    def __init__(self, dialect: Dialect, noise: float = 0.0, calls: int = 1) -> None:
         super().__init__(dialect)
-        self.solver = StepSolver(dialect, noise)
+        self.solver, self.calls = StepSolver(dialect, noise), calls
+
+    def adapt_to_tool(self, tool: Tool) -> Role:
+        if self.dialect == "terse":
+            raise ConfigError("mars searches in words, which the embedded model cannot write: name a model with --generator")
+        return SearchPlanner("plain", self.calls)
+
+    def find_documents(self, task: Task, talk: Rollout) -> list[str]:
+        """Find the requested documents that exist."""
+        documents = parse_documents(talk.problem.text)
+        return [documents[name] for name in talk.parsed.get(Request).names if name in documents]
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -125,6 +108,9 @@ class Reader(Role):
     @property
     def stop(self) -> tuple[str, ...]:
         return ()
+
+    def adapt_to_tool(self, tool: Tool) -> Role:
+        return Condenser("plain")
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""

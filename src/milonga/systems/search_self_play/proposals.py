@@ -14,7 +14,7 @@ from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
 from milonga.roles.proposer import Proposal
 from milonga.roles.searcher import make_parsed_problem
-from milonga.tasks.base import assign_split, normalise_text
+from milonga.tasks.base import normalise_text
 from milonga.tasks.search import Search, mentions_answer
 from milonga.types import Problem, Rollout, Rollouts
 
@@ -54,8 +54,7 @@ class Rules:
             return "a search was repeated"
         if self.hide_answer and any(mentions_answer(term, answer) for term in terms):
             return "the answer was searched for"
-        # Not in the paper: nobody may train on a held-out question.
-        return None if assign_split(question) == "train" else "held-out question"
+        return None
 
 
 def list_searches(ctx: Context, talk: Rollout) -> list[str]:
@@ -96,13 +95,14 @@ def verify_exactly(task: Search, problems: Sequence[Problem], passages: Sequence
     return [problem.answer in task.derive_answers(problem.text, some) for problem, some in zip(problems, passages, strict=True)]
 
 
-def verify_by_model(ctx: Context, problems: Sequence[Problem], passages: Sequence[Sequence[str]]) -> list[bool]:
-    """Return for each problem whether the reader's initial weights find the answer in the passages; False where the prompt does
-    not fit."""
+def verify_by_model(
+    ctx: Context, problems: Sequence[Problem], passages: Sequence[Sequence[str]], temperature: float
+) -> list[bool]:
+    """Return for each problem whether the reader's initial weights, at a temperature of its own, find the answer in the
+    passages; False where the prompt does not fit."""
     asked = [make_parsed_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, passages, strict=True)]
-    right = (
-        {rollout.problem.id for rollout in ctx.ask("reader", asked, tag="ref") if rollout.correct == 1.0} if asked else set()
-    )
+    read = ctx.ask("reader", asked, tag="ref", temperature=temperature) if asked else Rollouts([])
+    right = {rollout.problem.id for rollout in read if rollout.correct == 1.0}
     return [problem.id in right for problem in problems]
 
 
@@ -114,16 +114,22 @@ class Gate:
     reader: ReaderKind
     noise: int
     unique: bool
+    temperature: float
+    """Of the reader, where it is a model."""
 
     def filter_proposals(self, ctx: Context, proposals: Rollouts) -> tuple[list[Problem], dict[str, str]]:
         """Return the questions that pass, and proposal id to reason for those that do not."""
+        task = ctx.task
+        assert isinstance(task, Search)
         reasons: dict[str, str] = {}
         for proposal in proposals:
             broken = self.rules.find_broken_rule(proposal, list_searches(ctx, proposal), list_seen_passages(ctx, proposal))
+            # Not in the paper: nobody may train on a held-out question.
+            if broken is None and task.find_split(proposal.parsed.get(Proposal).question) != "train":
+                broken = "held-out question"
             reasons |= {} if broken is None else {proposal.id: broken}
         readable = proposals.select(lambda proposal: proposal.id not in reasons)
-        problems, task = [make_problem(proposal) for proposal in readable], ctx.task
-        assert isinstance(task, Search)
+        problems = [make_problem(proposal) for proposal in readable]
         found = self.verify_answers(ctx, task, problems, add_noise_passages(ctx, readable, self.noise))
         for proposal, problem, read in zip(readable, problems, found, strict=True):
             if not read:
@@ -137,7 +143,7 @@ class Gate:
         if self.reader == "none":
             return [True] * len(problems)
         if self.reader == "model" or not task.exact:
-            return verify_by_model(ctx, problems, passages)
+            return verify_by_model(ctx, problems, passages, self.temperature)
         return verify_exactly(task, problems, passages)
 
 

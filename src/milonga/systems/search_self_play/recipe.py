@@ -18,7 +18,7 @@ from milonga.context import Context
 from milonga.credit import broadcast_to_tokens
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.patterns.outcome import outcome_credit
+from milonga.patterns.outcome import outcome_credit, subtract_kl
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.schedule import Schedule, always
@@ -35,7 +35,7 @@ from milonga.systems.search_self_play.proposals import (
     format_rejections,
 )
 from milonga.tasks import Search, Task
-from milonga.types import Floats, Problem, Rollouts, TrainBatch
+from milonga.types import Problem, Rollouts, TrainBatch
 
 
 class SearchSelfPlayOptions(RecipeOptions):
@@ -48,8 +48,10 @@ class SearchSelfPlayOptions(RecipeOptions):
     """Whether a question must have exactly one answer in the whole corpus, where that can be known. Not in the paper."""
     noise: int = Field(4, ge=0)
     """Passages of other proposers that are mixed into the reader's input."""
-    min_words: int = Field(2, ge=1)
-    """Least number of words of a question; 10 in the paper, where questions are sentences."""
+    reader_temperature: float = Field(0.1, gt=0)
+    """Temperature of the reader, where it is a model: whether an answer can be found should not be a matter of luck."""
+    min_words: int = Field(6, ge=1)
+    """Least number of words of a question; 10 in the paper."""
     min_searches: int = Field(1, ge=1)
     """Least number of searches behind a question; 2 in the paper, which has no questions of one hop."""
     hide_answer: bool = False
@@ -96,6 +98,16 @@ class SearchSelfPlay(Recipe):
     Options = SearchSelfPlayOptions
     options: SearchSelfPlayOptions
     defaults = {"task": {"name": "search"}, "binding": "shared", "batch": {"rollouts": 5}}
+    embedded_defaults = {"options": {"min_words": 2}}
+    published = {
+        "turns": 150,
+        "task": {"name": "search", "top": 3, "calls": 10},
+        "batch": {"problems": 256, "rollouts": 5},
+        "policies": {
+            "generator": {"lr": 1e-6, "minibatches": 2, "objective": {"kl_coef": 0.01, "clip_high": 0.285}},
+        },
+        "options": {"unique": False, "min_words": 10, "min_searches": 2, "baseline": "none", "fill": "reuse"},
+    }
     measures = (
         *(f"proposer/{what}" for what in ("valid", "wrong", "ambiguous", "hops")),
         "easiest_accuracy",
@@ -113,7 +125,7 @@ class SearchSelfPlay(Recipe):
             if self.objectives[agent].filter.dynamic_sampling:
                 switch = f"policies.{self.policies[agent]}.objective.dynamic_sampling"
                 raise ConfigError(f"'{self.name}' lets its proposer make the questions; set {switch}=false")
-        self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique)
+        self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique, o.reader_temperature)
 
     @property
     def pool(self) -> Pool:
@@ -171,8 +183,7 @@ class SearchSelfPlay(Recipe):
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, estimator = self.options, self.objectives["proposer"].estimator
         raw = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
-        costs = ctx.compute_kl_penalties(proposals, estimator)
-        rewards: Floats = np.array(raw) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
+        rewards = subtract_kl(ctx, proposals, np.array(raw), estimator)
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
         advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)

@@ -84,6 +84,7 @@ class SelfPlaySwe(Recipe):
     Options = SelfPlaySweOptions
     options: SelfPlaySweOptions
     defaults = {"task": {"name": "bugs"}, "binding": "shared", "batch": {"problems": 4, "rollouts": 8}}
+    published = {"turns": 150, "batch": {"rollouts": 8}, "policies": {"generator": {"lr": 3e-6, "warmup": 30}}}
     measures = (
         "injector/valid",
         "injector/solved",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from milonga.roles.base import ROLES, Role
-from milonga.roles.solver import StepSolver, parse_terse
+from milonga.roles.prose import skip_thought
+from milonga.roles.solver import LOOSE_FORMAT, StepSolver, parse_terse
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.bugs_checks import Injection
+from milonga.tasks.bugs_patches import find_fences
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 EDITS = """\
@@ -27,6 +29,26 @@ and </think>, and then give your edits inside <answer> and </answer>. """
     + EDITS
     + "\n"
 )
+PLAIN_EDITS = """\
+give every function that you change, whole, in a code block of its own, with the path of its file on the line before:
+
+path/of/file.py
+```python
+def name(...):
+    ...
+```
+"""
+PROJECT = "\nThe project:\n\n"
+PLAIN_SOLVE = (
+    """\
+The Python project below has a bug, and some of its tests were weakened so that it does not show. The diff at the end shows \
+what these tests were before: lines with + are what the code must satisfy. Find the bug and repair the code. All original \
+tests are put back before they are run, so changing them is of no use.
+
+First say in a sentence or two what is wrong. Then """
+    + PLAIN_EDITS
+    + PROJECT
+)
 KINDS = {
     "removal": "Put a bug into the repository below by removing code, so that the project still runs.",
     "history": "Put a bug into the repository below by taking back a past change, with the least edits that keep it running.",
@@ -43,6 +65,20 @@ tests alone inside <weaken> and </weaken>. """
     + EDITS
     + "\n"
 )
+PLAIN_INJECT = (
+    """\
+ The project must still be importable, some tests that pass now must fail by it, every file that you change must matter to \
+them, and nothing may hint at the bug: no comments.
+
+First say in a sentence or two what you will break. Then """
+    + PLAIN_EDITS
+    + """
+Last name the tests that fail because of the bug, each on a line of its own in this form, and they are taken out to hide it:
+
+REMOVE test_name
+"""
+    + PROJECT
+)
 ARTIFACT = re.compile(
     r"\s*<oracle>(?P<oracle>.*?)</oracle>\s*<bug>(?P<bug>.*?)</bug>\s*<weaken>(?P<weaken>.*?)</weaken>\s*", re.DOTALL
 )
@@ -50,17 +86,32 @@ ARTIFACT = re.compile(
 
 @ROLES.register("repairer")
 class Repairer(StepSolver):
-    """Repairs a repository. terse: as every solver, with the patch behind `#`. tagged: thoughts, then edits in `<answer>`."""
+    """Repairs a repository. terse: as every solver, with the patch behind `#`. tagged: thoughts, then edits in `<answer>`.
+    plain: prose with edits in code fences."""
 
     name = "repairer"
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return super().prompt(problem, target)
-        return (Part(TAGGED_SOLVE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+        opening, closing = (PLAIN_SOLVE, "\n") if self.dialect == "plain" else (TAGGED_SOLVE, "\n\nSolution:\n")
+        return (Part(opening), Part(problem.text, foreign=True), Part(closing))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect == "plain":
+            said, score = find_prose_edits(text)
+            return Parsed(Solution((), (), said), score, None if said else "no edits")
         return parse_terse(text) if self.dialect == "terse" else parse_patch(text)
+
+
+def find_prose_edits(text: str) -> tuple[str | None, float]:
+    """Find what follows the thought of a text and edits files, None if nothing does; and a format score, lower where no path
+    says which file is edited."""
+    said = skip_thought(text)
+    fences = list(find_fences(said))
+    if not fences and "<<<<<<< SEARCH" not in said:
+        return None, 0.0
+    return said, 1.0 if all(".py" in fence.info + fence.before + fence.body for fence in fences) else LOOSE_FORMAT
 
 
 def parse_patch(text: str) -> Parsed:
@@ -79,6 +130,7 @@ class Injector(Role):
     """Breaks a repository and hides it.
 
     terse: the changed lines, and on the next line `-` and the tests to remove. tagged: `<oracle>`, `<bug>` and `<weaken>`.
+    plain: edits in code fences, of code and of tests, and lines such as `REMOVE test_area`.
     """
 
     name = "injector"
@@ -86,7 +138,7 @@ class Injector(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return () if self.dialect == "terse" else ("</weaken>",)
+        return ("</weaken>",) if self.dialect == "tagged" else ()
 
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` is a repository as `request` puts it; without a kind before it, any bug will do."""
@@ -95,9 +147,13 @@ class Injector(Role):
             kind, text = "direct", problem.text
         if self.dialect == "terse":
             return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
-        return (Part(KINDS[kind] + TAGGED_INJECT), Part(text, foreign=True), Part("\n\nArtifact:\n"))
+        form, closing = (PLAIN_INJECT, "\n") if self.dialect == "plain" else (TAGGED_INJECT, "\n\nArtifact:\n")
+        return (Part(KINDS[kind] + form), Part(text, foreign=True), Part(closing))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect == "plain":
+            said, score = find_prose_edits(text)
+            return Parsed(Injection(said or "", ""), score, None if said else "no edits")
         if self.dialect == "terse":
             bug, mark, weaken = text.partition("\n-")
             value = Injection(bug, weaken)
@@ -112,6 +168,8 @@ class Injector(Role):
         """Write the text that parses as this injection."""
         if self.dialect == "terse":
             return f"{injection.bug}\n-{injection.weaken}"
+        if self.dialect == "plain":
+            return injection.bug
         return f"<oracle>{injection.oracle}</oracle>\n<bug>{injection.bug}</bug>\n<weaken>{injection.weaken}</weaken>"
 
 

@@ -1,0 +1,252 @@
+"""Edits as models write them: replaced lines, unified diffs, and functions or whole files in code fences.
+
+Invariants: reading is a pure function of the text and of the files that it edits, and never fails; what cannot be applied is
+None. Text is only taken apart here, never run.
+
+    FILE package/sums.py
+    <<<<<<< SEARCH
+        return left - right
+    =======
+        return left + right
+    >>>>>>> REPLACE
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from milonga.tasks.bugs_checks import Edits, Files
+
+BLOCK = re.compile(r"<<<<<<< SEARCH\n(?P<old>.*?)\n?=======\n(?P<new>.*?)\n?>>>>>>> REPLACE", re.DOTALL)
+FENCE = re.compile(r"\s{0,3}(?:`{3,}|~{3,})\s*(?P<info>[^`]*)$")
+REMOVED = re.compile(r"[\s>*`\-\d.)]{0,8}(?:REMOVE|DELETE)\b[\s:*`]{0,4}(?P<names>.*)", re.IGNORECASE)
+PATH = re.compile(r"[\w./\-]+\.py\b")
+TEST_NAME = re.compile(r"\btest_\w+\b(?!\.py)")
+NEAR = 3
+"""Lines before a fence in which the path of its file may stand."""
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def render_files(files: Files) -> str:
+    """Render files with their paths."""
+    return "\n".join(f"FILE {path}\n{text.rstrip()}\n" for path, text in sorted(files.items()))
+
+
+def render_diff(before: Files, after: Edits) -> str:
+    """Render a unified diff of the files that differ."""
+    pieces = []
+    for path in sorted(after):
+        old, new = before.get(path, ""), after[path] or ""
+        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm="")
+        pieces.append("\n".join(lines))
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def render_blocks(before: Files, after: Files) -> str:
+    """Render edit blocks that replace whole files; `parse_blocks` parses them."""
+    pieces = []
+    for path, new in sorted(after.items()):
+        old = before.get(path, "").removesuffix("\n")
+        new = new.removesuffix("\n")
+        pieces.append(f"FILE {path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE")
+    return "\n".join(pieces)
+
+
+def parse_blocks(text: str, files: Files) -> dict[str, str] | None:
+    """Parse edit blocks into new file contents; None without a block, or if a block's lines do not occur exactly once."""
+    found: dict[str, str] = {}
+    for piece in re.split(r"^FILE ", text, flags=re.MULTILINE)[1:]:
+        path, _, body = piece.partition("\n")
+        path = path.strip()
+        for block in BLOCK.finditer(body):
+            content = found.get(path, files.get(path, ""))
+            if content.count(block["old"]) != 1 if block["old"] else content:
+                return None
+            found[path] = content.replace(block["old"], block["new"]) if block["old"] else block["new"] + "\n"
+    return found or None
+
+
+def parse_changes(text: str, files: Files) -> dict[str, str] | None:
+    """Parse the edits of a free text into new file contents: blocks that replace lines, or else what its code fences hold.
+
+    A fence belongs to the file that is named in it or just before it, or else to the one whose definitions it repeats. It holds
+    a diff, blocks, a whole file, or definitions that replace those of the same name. What fits nowhere is passed over.
+    """
+    blocks = parse_blocks(text, files)
+    if blocks is not None:
+        return blocks
+    found: dict[str, str] = {}
+    for fence in find_fences(text):
+        for path in (_find_path(fence, files), _find_file_by_names(fence.body, files)):
+            changed = None if path is None else _apply_fence(fence, found.get(path, files[path]))
+            if path is not None and changed is not None:
+                found[path] = changed
+                break
+    return found or None
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A code fence that is closed: its info string, what it holds, and the lines before it."""
+
+    info: str
+    body: str
+    before: str
+
+
+def find_fences(text: str) -> Iterator[Fence]:
+    """Find the closed code fences of a text, in order."""
+    before: list[str] = []
+    inside: list[str] | None = None
+    info = ""
+    for line in text.splitlines():
+        mark = FENCE.match(line)
+        if mark is None:
+            (before if inside is None else inside).append(line)
+        elif inside is None:
+            inside, info = [], mark["info"].strip()
+        else:
+            yield Fence(info, "\n".join(inside) + "\n", "\n".join([line for line in before if line.strip()][-NEAR:]))
+            before, inside = [], None
+
+
+def find_removed_names(text: str) -> list[str]:
+    """Find the names of tests in lines such as `REMOVE test_total`, each once."""
+    lines = [match["names"] for line in text.splitlines() if (match := REMOVED.match(line)) is not None]
+    return list(dict.fromkeys(name for names in lines for name in TEST_NAME.findall(names)))
+
+
+def empty_tests(tests: Files, names: frozenset[str]) -> dict[str, str]:
+    """Empty tests, given as `path::name` or by name alone: return the changed test files, with `pass` as the body of each."""
+    found: dict[str, str] = {}
+    for path, text in tests.items():
+        lines, wanted = text.splitlines(), False
+        for node in sorted(_walk_definitions(text), key=lambda node: -node.lineno):
+            is_named = bool({node.name, f"{path}::{node.name}"} & names) and not isinstance(node, ast.ClassDef)
+            if is_named and node.body[0].lineno > node.lineno:
+                wanted = True
+                lines[node.body[0].lineno - 1 : node.end_lineno] = [f"{' ' * node.body[0].col_offset}pass"]
+        if wanted:
+            found[path] = "\n".join(lines) + "\n"
+    return found
+
+
+def parse_source(text: str) -> ast.Module | None:
+    """Parse a source; None if it is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _walk_definitions(text: str) -> list[Definition]:
+    """List all functions and classes of a source, at any depth; none if it is no Python."""
+    tree = parse_source(text)
+    return [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, Definition)]
+
+
+def _find_path(fence: Fence, files: Files) -> str | None:
+    """Find the file that a fence names: in its info string, in its first line, or in the lines before it, the nearest first. A
+    line that names two says nothing."""
+    first = fence.body.partition("\n")[0]
+    heading = first if first.lstrip().startswith(("#", "FILE ", "--- ")) else ""
+    for line in (fence.info, heading, *reversed(fence.before.splitlines())):
+        named = {path for word in PATH.findall(line) for path in _match_path(word, files)}
+        if len(named) == 1:
+            return named.pop()
+    return None
+
+
+def _match_path(word: str, files: Files) -> list[str]:
+    """List the files that a path in a text may mean: those it ends with, or else those of the same name."""
+    whole = [path for path in files if f"/{word}".endswith(f"/{path}") or f"/{path}".endswith(f"/{word}")]
+    return whole or [path for path in files if PurePosixPath(path).name == PurePosixPath(word).name]
+
+
+def _find_file_by_names(body: str, files: Files) -> str | None:
+    """Find the one file that defines most of what a source defines; None if no file, or more than one, does."""
+    names = {node.name for node in _walk_definitions(textwrap.dedent(body))}
+    shared = {path: len(names & {node.name for node in _walk_definitions(text)}) for path, text in files.items()}
+    most = max(shared.values(), default=0)
+    best = [path for path, count in shared.items() if count == most]
+    return best[0] if most and len(best) == 1 else None
+
+
+def _apply_fence(fence: Fence, content: str) -> str | None:
+    """Apply what a fence holds to the content of its file; None if it does not fit."""
+    blocks = list(BLOCK.finditer(fence.body))
+    if blocks:
+        return _replace_pieces(content, [(block["old"], block["new"]) for block in blocks])
+    if fence.info.lower().startswith(("diff", "patch")) or re.search(r"^@@ ", fence.body, re.MULTILINE):
+        return _replace_pieces(content, _parse_hunks(fence.body))
+    return _replace_definitions(textwrap.dedent(fence.body), content)
+
+
+def _replace_pieces(content: str, pieces: list[tuple[str, str]]) -> str | None:
+    """Replace pieces of a text that must each occur exactly once."""
+    for old, new in pieces:
+        if not old.strip() or content.count(old) != 1:
+            return None
+        content = content.replace(old, new)
+    return content if pieces else None
+
+
+def _parse_hunks(diff: str) -> list[tuple[str, str]]:
+    """Parse the hunks of a unified diff into what is there before and after. Line numbers are not trusted, models guess."""
+    hunks: list[tuple[list[str], list[str]]] = [([], [])]
+    for line in diff.splitlines():
+        if line.startswith("@@"):
+            hunks.append(([], []))
+        elif not line.startswith(("--- ", "+++ ", "diff ", "index ")):
+            old, new = hunks[-1]
+            old += [line[1:]] if line[:1] != "+" else []
+            new += [line[1:]] if line[:1] != "-" else []
+    return [("\n".join(old), "\n".join(new)) for old, new in hunks if old != new]
+
+
+def _replace_definitions(source: str, content: str) -> str | None:
+    """Replace the definitions of a file by those of the same name in a source, which may also be the whole file anew.
+
+    A definition that the file does not have is put at its end, an import that it lacks behind its own. None if the source is no
+    Python, or repeats no definition of the file.
+    """
+    source = source.removeprefix(source.partition("\n")[0] + "\n") if source.startswith("FILE ") else source
+    tree = parse_source(source)
+    if tree is None:
+        return None
+    given = {node.name: _cut_definition(source, node) for node in tree.body if isinstance(node, Definition)}
+    there = _walk_definitions(content)
+    outer = {node.name for node in there if node.col_offset == 0}
+    is_bare = len(given) == len(tree.body)
+    if outer <= given.keys() and not (is_bare and _find_imports(content)):
+        return source
+    if not given.keys() & {node.name for node in there}:
+        return None
+    lines = content.splitlines()
+    for node in sorted(there, key=lambda node: -node.lineno):
+        if node.name in given and (node.col_offset == 0 or node.name not in outer):
+            first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+            lines[first - 1 : node.end_lineno] = textwrap.indent(given.pop(node.name), " " * node.col_offset).splitlines()
+    own = _find_imports(content)
+    missing = [text for text, _ in _find_imports(source) if text not in {text for text, _ in own}]
+    lines[(at := own[-1][1] if own else 0) : at] = missing
+    return "\n".join([*lines, *(line for text in given.values() for line in ("", "", *text.splitlines()))]) + "\n"
+
+
+def _find_imports(source: str) -> list[tuple[str, int]]:
+    """Find the imports at the top level of a source: their texts, and the line that each ends with."""
+    tree = parse_source(source)
+    nodes = [] if tree is None else [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [(ast.unparse(node), node.end_lineno or node.lineno) for node in nodes]
+
+
+def _cut_definition(source: str, node: Definition) -> str:
+    """Cut a definition out of a source, with its decorators."""
+    first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+    return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
