@@ -219,6 +219,20 @@ def read_verdicts(text: str, count: int) -> Verdicts:
     return Verdicts(steps, ends, final)
 
 
+def read_conclusion(text: str) -> tuple[bool | None, bool]:
+    """Read the one verdict on a whole solution, behind the thought: after a mark such as "Final verdict", or else in the last
+    line. Return it, None if there is none or if two contradict each other, and whether it was marked."""
+    thought = find_thought(text)
+    body = text if thought is None else text[thought[1] + len(CLOSE) :]
+    finals = [section for section in _find_sections(body) if section.kind == "final"]
+    said = {verdict.right for one in finals if (verdict := _find_verdict(body, one.start, one.end)) is not None}
+    if said:
+        return (said.pop(), True) if len(said) == 1 else (None, False)
+    end = len(body.rstrip())
+    verdict = _find_verdict(body, body.rfind("\n", 0, end) + 1, end)
+    return (None if verdict is None else verdict.right), False
+
+
 def _find_sections(text: str) -> list[_Section]:
     """Find the parts of a verification by the beginnings of its lines. Where steps are named, "4." alone begins a check only if
     the one before it was that of step 3."""

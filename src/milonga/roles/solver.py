@@ -59,6 +59,9 @@ class StepSolver(Role):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
+        if self.dialect == "plain" and problem.is_open:
+            asked_openly = Part(problem.text, foreign=True)
+            return (Part("Question:\n"), asked_openly, Part("\n\nAnswer:\n")) if self.example else (asked_openly,)
         if self.dialect == "plain":
             asked = {"example": self.example, "program": problem.wants_program}
             return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)

@@ -61,6 +61,8 @@ class FieldOptions(SourceOptions):
     """The final answer is what stands after the last occurrence of this text, such as "####"."""
     answer_in_box: bool = False
     """The answer's field is a worked solution, and the final answer is what stands in its last \\boxed{}."""
+    open: bool = False
+    """Questions that ask for free text: answers are neither put into a box nor graded, and rows need none."""
     levels: list[int] | None = Field(None, min_length=1)
     """Take only rows of these levels."""
     test: int | None = Field(None, ge=0)
@@ -73,7 +75,8 @@ class FieldOptions(SourceOptions):
         return self
 
     def make_parser(self) -> RowParser:
-        return RowParser(self.fields, self.answer_after, self.answer_in_box, self.unreadable)
+        fields = self.fields.model_copy(update={"answer": ""}) if self.open else self.fields
+        return RowParser(fields, self.answer_after, self.answer_in_box, self.unreadable)
 
 
 class JsonlOptions(FieldOptions):
@@ -147,7 +150,13 @@ class DataTask(Task):
     @property
     def has_answers(self) -> bool:
         """Whether the rows have reference answers; without them all grades are unknown."""
-        return not isinstance(self.options, FieldOptions) or bool(self.options.fields.answer)
+        o = self.options
+        return not isinstance(o, FieldOptions) or (bool(o.fields.answer) and not o.open)
+
+    @property
+    def form(self) -> dict[str, str]:
+        """What all its problems say about the form of their answers."""
+        return {"form": "open"} if isinstance(self.options, FieldOptions) and self.options.open else {}
 
     def make_ready(self) -> None:
         if self.has_answers:
@@ -172,7 +181,7 @@ class DataTask(Task):
         if not order:
             raise DataError(f"task '{self.name}' has no {split} problems; give it some, or raise task.{split}")
         row = self.splits.rows[split][order[index % len(order)]]
-        data = {"worked": row.worked, COLUMNS: row.columns}
+        data = {"worked": row.worked, COLUMNS: row.columns, **self.form}
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, data)
 
     @property

@@ -10,40 +10,54 @@ from typing import Literal
 from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.roles import StepSolver
+from milonga.roles.proposer import Proposal
 from milonga.systems.self_taught_evaluators.roles import Duel, Judgement, Verdict, make_duel
+from milonga.tasks.base import normalise_text
 from milonga.tasks.corruption import garble_text
+from milonga.tasks.invention import pose_question
 from milonga.types import Problem, Rollout, Rollouts, Solution
 
 Negatives = Literal["modified", "digits"]
 """How the rejected solution of a pair is made: it solves a changed problem, or one character of the right one is changed."""
 Answers = Literal["written", "sampled"]
 """Who writes solutions: the task, or the generator as it started."""
+Related = Literal["model", "task"]
+"""Who changes what a problem asks: the rewriter as it started, or the task."""
 START = "ref"
 
 
 @dataclass(frozen=True)
 class Built:
-    """A pair of solutions built for a problem. `fails` tells whether the construction failed: the good solution does not solve
-    the problem, or the bad one does."""
+    """A pair of solutions built for a problem."""
 
     good: Rollout
     bad: Rollout
 
     @property
     def construction_failed(self) -> bool:
-        return not (self.good.correct == 1.0 and self.bad.correct == 0.0)
+        """Whether the good solution is known not to solve the problem, or the bad one to solve it."""
+        return self.good.correct == 0.0 or self.bad.correct == 1.0
 
 
-def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, negatives: Negatives, changes: int) -> list[Built]:
+def build_pairs(
+    ctx: Context,
+    problems: Sequence[Problem],
+    answers: Answers,
+    negatives: Negatives,
+    changes: int,
+    related: Related = "task",
+) -> list[Built]:
     """Build a pair for each problem. No answers are used: the preference follows from the construction."""
     rngs = {problem.id: ctx.rng("pair", problem.id) for problem in problems}
     good = write_solutions(ctx, problems, answers)
     if negatives == "digits":
         texts = {problem.id: garble_text(text, rngs[problem.id]) for problem, text in good}
     else:
-        task = ctx.task
-        changed = {problem.id: task.make_related_problem(problem, rngs[problem.id], changes) for problem in problems}
-        others = {id: other for id, other in changed.items() if other is not None}
+        if related == "model":
+            others = rewrite_problems(ctx, problems)
+        else:
+            changed = {one.id: ctx.task.make_related_problem(one, rngs[one.id], changes) for one in problems}
+            others = {id: other for id, other in changed.items() if other is not None}
         found = {other.id: text for other, text in write_solutions(ctx, list(others.values()), answers)}
         texts = {id: found[other.id] for id, other in others.items() if other.id in found}
     return [
@@ -51,6 +65,17 @@ def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, neg
         for problem, text in good
         if problem.id in texts
     ]
+
+
+def rewrite_problems(ctx: Context, problems: Sequence[Problem]) -> dict[str, Problem]:
+    """Ask the rewriter, as it started, to change what each problem asks. Return the new problems by the ids of the old ones;
+    what cannot be read, or asks the same, is left out."""
+    out = {}
+    for rewritten in ctx.ask("rewriter", problems, tag=START):
+        old, text = rewritten.problem, rewritten.parsed.get(Proposal).question
+        if text and normalise_text(text) != normalise_text(old.text):
+            out[old.id] = pose_question(ctx.task, text, f"{old.id}/rewritten", rewritten.id)
+    return out
 
 
 def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers) -> list[tuple[Problem, str]]:
@@ -69,7 +94,8 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
 def _grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
     """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
     parsed = ctx.role("generator").parse(text, None)
-    grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)
+    value = parsed.get(Solution)
+    grade = ctx.task.grade(problem, value.answer, value.steps) if problem.has_reference else None
     return Rollout.from_text(f"{ctx.turn}/{name}/{problem.id}", "generator", problem, text, parsed, grade)
 
 
