@@ -78,7 +78,7 @@ def proposal_to_problem(ctx: Context, proposal: Rollout) -> Problem | None:
 
 
 def restore_solution(ctx: Context, problem: Problem, work: str, id: str) -> Rollout:
-    """Restore a text of an earlier turn, or of a proposer, as a solution that can be judged; graded where the truth is
+    """Restore a text of an earlier turn, or of another agent, as a solution that can be judged; graded where the truth is
     known."""
     parsed = ctx.role("generator").parse(work, None)
     value = parsed.get(Solution)

@@ -1,4 +1,4 @@
-"""The proposer: from an old question it makes a harder or an easier one, and answers it."""
+"""Writers of questions. The proposer makes a harder or an easier one from an old question, and answers it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Proposer(Role):
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
-            return self.parse_plain(text)
+            return self._parse_plain(text)
         head, seam, work = text.partition("\n" if self.dialect == "terse" else "</question>")
         opening = ">" if self.dialect == "terse" else "<question>"
         question = head.strip().removeprefix(opening).strip()
@@ -84,7 +84,7 @@ class Proposer(Role):
             return Parsed(value, 0.0, "no question")
         return Parsed(value, solution.format, solution.invalid)
 
-    def parse_plain(self, text: str) -> Parsed:
+    def _parse_plain(self, text: str) -> Parsed:
         """Parse prose. Without a box the whole solution is what is claimed, at a lower format score."""
         read = read_question(text)
         boxed = self.solver.parse(read.work).get(Solution).answer
@@ -98,6 +98,34 @@ class Proposer(Role):
         if self.dialect == "plain":
             return f"Question: {question}\nSolution: {work}"
         return f">{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
+
+
+@ROLES.register("question_writer")
+class QuestionWriter(Role):
+    """Writes one question: `orders` say which, and the problem's text follows them. It writes prose in every dialect."""
+
+    name = "question_writer"
+    judges = False
+
+    def __init__(self, dialect: Dialect, orders: str = "") -> None:
+        super().__init__(dialect)
+        self.orders = orders
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
+        return (Part(self.orders), Part(problem.text, foreign=True), Part("\n\nQuestion:" if self.example else ""))
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        return parse_question(text)
+
+
+def parse_question(text: str) -> Parsed:
+    """Parse a question in prose, without an answer."""
+    read = read_question(text)
+    return Parsed(Proposal(read.question, None, ""), read.format, None if read.question else "no question")
 
 
 def make_proposer_request(problem: Problem, harder: bool) -> Problem:

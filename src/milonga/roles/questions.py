@@ -69,7 +69,7 @@ def _split_lines(body: str) -> tuple[str, str, int]:
                 question.clear()
             taking = question if marks == 1 else None
             line = line[asked.end() :]
-        elif behind is not None and any(part.strip() for part in question):
+        elif behind is not None:
             taking = work if behind["work"] else None
             line = line[behind.end() :]
         elif not marks and PREAMBLE.fullmatch(line) and not any(part.strip() for part in question):

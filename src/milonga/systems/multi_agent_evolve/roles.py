@@ -9,8 +9,7 @@ import re
 
 from milonga.roles.base import ROLES
 from milonga.roles.grades import Scale, parse_grading
-from milonga.roles.proposer import Proposal, Proposer, split_request
-from milonga.roles.questions import read_question
+from milonga.roles.proposer import Proposal, Proposer, parse_question, split_request
 from milonga.roles.verifier import StepVerifier
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
@@ -80,8 +79,7 @@ class Asker(Proposer):
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
-            read = read_question(text)
-            return Parsed(Proposal(read.question, None, ""), read.format, None if read.question else "no question")
+            return parse_question(text)
         found = QUESTION.fullmatch(text)
         question = text if self.dialect == "terse" else found["text"].strip() if found else ""
         if not question.strip() or (self.dialect == "terse" and "\n" in question):

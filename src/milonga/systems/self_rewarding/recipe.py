@@ -23,9 +23,10 @@ from milonga.patterns.imitation import make_imitation_batch, sample_demonstratio
 from milonga.patterns.preference_pairs import BEFORE, Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
+from milonga.roles.proposer import QuestionWriter
 from milonga.schedule import Action, Phase, Schedule
 from milonga.systems.self_rewarding.prompts import Graded, read_graded, show_graded, write_prompts
-from milonga.systems.self_rewarding.roles import MOST, Grader, PromptWriter, award_points
+from milonga.systems.self_rewarding.roles import MOST, STYLE, Grader, award_points
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, STEPS, Capability, Task
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
@@ -75,7 +76,7 @@ class SelfRewarding(Recipe):
     name = "self_rewarding"
     granularity = "sequence"
     truth = "none, or graded answers at the start"
-    agents = {"generator": StepSolver, "verifier": Grader, "proposer": PromptWriter}
+    agents = {"generator": StepSolver, "verifier": Grader, "proposer": QuestionWriter}
     lead = "generator"
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
@@ -134,7 +135,7 @@ class SelfRewarding(Recipe):
             return made
         if dialect == "terse":
             raise ConfigError("options.prompts=proposed needs a model that writes prose, which an embedded one does not")
-        return made | {"proposer": PromptWriter(dialect)}
+        return made | {"proposer": QuestionWriter(dialect, STYLE)}
 
     def schedule(self) -> Schedule:
         before = tuple(Action("snapshot", policy, BEFORE) for policy in dict.fromkeys(self.policies.values()))

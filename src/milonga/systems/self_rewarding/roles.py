@@ -1,4 +1,4 @@
-"""The grader, which gives an answer 0 to 5 points, and the writer of new prompts in the style of given ones."""
+"""The grader, which gives an answer 0 to 5 points, and the orders of the writer of new prompts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.grades import Scale, parse_grading
-from milonga.roles.proposer import Proposal
-from milonga.roles.questions import read_question
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.roles.verifier import StepVerifier, parse_verdict, render_tagged_prompt
@@ -114,25 +112,6 @@ class Grader(Role):
         points = rng.randint(0, MOST) if rng.random() < self.noise else award_points(demonstration.truth)
         solution = demonstration_to_rollout(demonstration, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(demonstration.truth, points, demonstration.checks)
-
-
-@ROLES.register("prompt_writer")
-class PromptWriter(Role):
-    """Writes a new prompt in the style of others, which are its problem's text. It writes prose in every dialect."""
-
-    name = "prompt_writer"
-    judges = False
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return ()
-
-    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        return (Part(STYLE), Part(problem.text, foreign=True), Part("\n\nQuestion:" if self.example else ""))
-
-    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        found = read_question(text)
-        return Parsed(Proposal(found.question, None, ""), found.format, None if found.question else "no question")
 
 
 def award_points(truth: Sequence[bool]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +10,20 @@ from typing import Literal
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
+from milonga.patterns.self_questions import restore_solution
 from milonga.roles import StepSolver
 from milonga.roles.proposer import Proposal
 from milonga.systems.self_taught_evaluators.roles import Duel, Judgement, Verdict, make_duel
 from milonga.tasks.base import normalise_text
 from milonga.tasks.corruption import garble_text
 from milonga.tasks.invention import pose_question
-from milonga.types import Problem, Rollout, Rollouts, Solution
+from milonga.types import Problem, Rollout, Rollouts
 
-Negatives = Literal["modified", "digits"]
-"""How the rejected solution of a pair is made: it solves a changed problem, or one character of the right one is changed."""
+Negatives = Literal["rewritten", "modified", "digits"]
+"""How the rejected solution of a pair is made: it solves the problem as the rewriter changed it, or as the task did; or one
+character of the right one is changed."""
 Answers = Literal["written", "sampled"]
 """Who writes solutions: the task, or the generator as it started."""
-Related = Literal["model", "task"]
-"""Who changes what a problem asks: the rewriter as it started, or the task."""
 START = "ref"
 
 
@@ -34,42 +35,37 @@ class Built:
     bad: Rollout
 
     @property
-    def construction_failed(self) -> bool:
-        """Whether the good solution is known not to solve the problem, or the bad one to solve it."""
-        return self.good.correct == 0.0 or self.bad.correct == 1.0
+    def construction_failed(self) -> bool | None:
+        """Whether the good solution does not solve the problem, or the bad one does; None where the truth is unknown."""
+        known = not (math.isnan(self.good.correct) or math.isnan(self.bad.correct))
+        return self.good.correct == 0.0 or self.bad.correct == 1.0 if known else None
 
 
-def build_pairs(
-    ctx: Context,
-    problems: Sequence[Problem],
-    answers: Answers,
-    negatives: Negatives,
-    changes: int,
-    related: Related = "task",
-) -> list[Built]:
-    """Build a pair for each problem. No answers are used: the preference follows from the construction."""
+def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, negatives: Negatives, changes: int) -> list[Built]:
+    """Build a pair for each problem, and grade both sides as solutions of it, whatever they were written for. No answers are
+    used: the preference follows from the construction."""
     rngs = {problem.id: ctx.rng("pair", problem.id) for problem in problems}
     good = write_solutions(ctx, problems, answers)
     if negatives == "digits":
         texts = {problem.id: garble_text(text, rngs[problem.id]) for problem, text in good}
     else:
-        if related == "model":
+        if negatives == "rewritten":
             others = rewrite_problems(ctx, problems)
         else:
-            changed = {one.id: ctx.task.make_related_problem(one, rngs[one.id], changes) for one in problems}
-            others = {id: other for id, other in changed.items() if other is not None}
+            related = ((p.id, ctx.task.make_related_problem(p, rngs[p.id], changes)) for p in problems)
+            others = {id: other for id, other in related if other is not None}
         found = {other.id: text for other, text in write_solutions(ctx, list(others.values()), answers)}
         texts = {id: found[other.id] for id, other in others.items() if other.id in found}
-    return [
-        Built(_grade_as_solution(ctx, problem, text, "good"), _grade_as_solution(ctx, problem, texts[problem.id], "bad"))
-        for problem, text in good
-        if problem.id in texts
-    ]
+    pairs = []
+    for problem, text in (one for one in good if one[0].id in texts):
+        sides = {"good": text, "bad": texts[problem.id]}
+        pairs.append([restore_solution(ctx, problem, side, f"{ctx.turn}/{name}/{problem.id}") for name, side in sides.items()])
+    return [Built(*pair) for pair in pairs]
 
 
 def rewrite_problems(ctx: Context, problems: Sequence[Problem]) -> dict[str, Problem]:
-    """Ask the rewriter, as it started, to change what each problem asks. Return the new problems by the ids of the old ones;
-    what cannot be read, or asks the same, is left out."""
+    """Ask the rewriter, as it started, to change what each problem asks. Return the new ones by the ids of the old; what
+    cannot be read, or asks the same, is left out."""
     out = {}
     for rewritten in ctx.ask("rewriter", problems, tag=START):
         old, text = rewritten.problem, rewritten.parsed.get(Proposal).question
@@ -89,14 +85,6 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
         demonstration = task.demonstrate(problem, ctx.rng("solution", problem.id))
         out.append((problem, role.write(demonstration.steps, demonstration.answer)))
     return out
-
-
-def _grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
-    """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
-    parsed = ctx.role("generator").parse(text, None)
-    value = parsed.get(Solution)
-    grade = ctx.task.grade(problem, value.answer, value.steps) if problem.has_reference else None
-    return Rollout.from_text(f"{ctx.turn}/{name}/{problem.id}", "generator", problem, text, parsed, grade)
 
 
 def duel_both_orders(pairs: Sequence[Built]) -> Rollouts:

@@ -9,10 +9,10 @@ to the others of the same input, by DPO.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from typing import Literal, Self
+from collections.abc import Mapping, Set
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import downsample_to_balance, filter_right_rows, term_weights
@@ -23,13 +23,12 @@ from milonga.patterns.imitation import make_imitation_batch, sample_demonstratio
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
+from milonga.roles.proposer import QuestionWriter
 from milonga.schedule import Action, Phase, Schedule
 from milonga.systems.self_taught_evaluators.duels import (
     START,
     Answers,
-    Built,
     Negatives,
-    Related,
     build_pairs,
     classify_judgement,
     compute_duel_metrics,
@@ -39,9 +38,9 @@ from milonga.systems.self_taught_evaluators.duels import (
     pair_sampled_solutions,
 )
 from milonga.systems.self_taught_evaluators.judgements import cap_unreadable, compute_pool_metrics, from_json, to_json
-from milonga.systems.self_taught_evaluators.roles import PairJudge, Rewriter
+from milonga.systems.self_taught_evaluators.roles import REWRITE, PairJudge
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, RELATED, STEPS, Capability
-from milonga.types import Problem, Rollouts, TrainBatch
+from milonga.types import Rollouts, TrainBatch
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
 """The phases. The judge is saved under the tag `seed` when it has been seeded, and under `prefer` when that phase begins."""
@@ -64,17 +63,14 @@ class SelfTaughtEvaluatorsOptions(RecipeOptions):
     """Turns of an iteration in which the judge learns from what was kept."""
     rows: int = Field(256, ge=2)
     """Judgements in such a turn, drawn from all that were written; those that were not kept weigh nothing."""
-    related: Related = "model"
-    """Who changes what a problem asks: the rewriter, a model as it started, or the task."""
     answers: Answers = "sampled"
     """Who writes the solutions: the task, or the generator as it started."""
-    negatives: Negatives = "modified"
-    """What the worse solution is: one of a changed problem, or the better one with one character changed."""
+    negatives: Negatives = "rewritten"
+    """What the worse solution solves: the problem as a model rewrote it, or as the task did. digits: one character differs."""
     changes: int = Field(1, ge=1)
-    """Places in which the changed problem differs; one is the hardest to see."""
+    """Places in which the task changes a problem; one is the hardest to see."""
     checked: bool = False
-    """Whether pairs whose construction is known to have failed (the good solution is wrong, or the bad one right) are left out:
-    the only use of answers, which the paper does not have."""
+    """Whether pairs are left out whose good solution is known to be wrong, or the bad one right; not in the paper."""
     majority_filter: float = Field(0.0, ge=0, le=1)
     """Share of a pair's judgements in one order that must be right for any of them to be kept."""
     balance: bool = True
@@ -92,14 +88,6 @@ class SelfTaughtEvaluatorsOptions(RecipeOptions):
     measured: int = Field(64, ge=1)
     """Held-out problems on which the judge is measured."""
 
-    @model_validator(mode="after")
-    def _writes_both_sides_alike(self) -> Self:
-        if self.related == "model" and self.answers == "written":
-            raise ValueError(
-                "the task has no solution of a rewritten problem: set options.answers=sampled or options.related=task"
-            )
-        return self
-
 
 class SelfTaughtEvaluators(Recipe):
     """A judge learns from its own judgements of pairs whose better side is known by construction (arXiv 2408.02666)."""
@@ -107,7 +95,7 @@ class SelfTaughtEvaluators(Recipe):
     name = "self_taught_evaluators"
     granularity = "sequence"
     truth = "none: pairs are built"
-    agents = {"generator": StepSolver, "judge": PairJudge, "rewriter": Rewriter}
+    agents = {"generator": StepSolver, "judge": PairJudge, "rewriter": QuestionWriter}
     lead = "judge"
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
@@ -117,22 +105,12 @@ class SelfTaughtEvaluators(Recipe):
     embedded_defaults = {
         "policies": {"judge": {"lr": 3e-4}},
         "options": {"seed_turns": 12, "seed_noise": 0.15, "seed_first": 0.6}
-        | {"related": "task", "answers": "written", "checked": True},
+        | {"negatives": "modified", "answers": "written", "checked": True},
         "turns": 42,
     }
     published = {
         "sampling": {"temperature": 0.7, "max_tokens": 2048},
-        "policies": {
-            "judge": {
-                "lr": 1e-6,
-                "schedule": "cosine",
-                "warmup": 100,
-                "weight_decay": 0.1,
-                "grad_clip": 1.0,
-                "objective": {"preset": "dpo", "beta": 0.1, "nll_coef": 1.5, "kl_from": PREFER},
-            }
-        },
-        "options": {"related": "model", "answers": "sampled", "checked": False, "restart": "seed", "max_pairs": 6},
+        "policies": {"judge": {"lr": 1e-6, "schedule": "cosine", "warmup": 100, "weight_decay": 0.1}},
     }
     Options = SelfTaughtEvaluatorsOptions
     options: SelfTaughtEvaluatorsOptions
@@ -141,30 +119,23 @@ class SelfTaughtEvaluators(Recipe):
     @property
     def needs(self) -> Set[Capability]:
         o = self.options
-        wanted: dict[Capability, bool] = {
-            ANSWERS: o.checked,
-            RELATED: o.related == "task",
-            STEPS: o.seed_turns > 0,
-            DEMONSTRATIONS: o.seed_turns > 0 or o.answers == "written",
-        }
+        wanted = {ANSWERS: o.checked, RELATED: o.negatives != "rewritten", STEPS: o.seed_turns > 0}
+        wanted[DEMONSTRATIONS] = o.seed_turns > 0 or o.answers == "written"
         return {capability for capability, is_needed in wanted.items() if is_needed}
 
     @classmethod
     def select_agents(cls, options: SelfTaughtEvaluatorsOptions) -> Mapping[str, type[Role]]:
-        """The rewriter takes part where problems are changed by a model."""
-        return {agent: role for agent, role in cls.agents.items() if agent != "rewriter" or options.related == "model"}
+        """The rewriter takes part where it changes problems."""
+        return {agent: role for agent, role in cls.agents.items() if agent != "rewriter" or options.negatives == "rewritten"}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        judge = PairJudge(dialect, self.options.seed_noise, self.options.seed_first)
-        made: dict[str, Role] = {"generator": StepSolver(dialect), "judge": judge}
-        if self.options.related == "task":
-            return made
-        if dialect == "terse":
-            raise ConfigError("options.related=model needs a model that writes prose; with an embedded one set it to task")
-        return made | {"rewriter": Rewriter(dialect)}
-
-    def build_pairs(self, ctx: Context, problems: Sequence[Problem], answers: Answers, negatives: Negatives) -> list[Built]:
-        return build_pairs(ctx, problems, answers, negatives, self.options.changes, self.options.related)
+        o = self.options
+        judge = PairJudge(dialect, o.seed_noise, o.seed_first)
+        if o.negatives != "rewritten":
+            return {"generator": StepSolver(dialect), "judge": judge}
+        if dialect == "terse" or o.answers == "written":
+            raise ConfigError("options.negatives=rewritten needs a model that writes prose, and options.answers=sampled")
+        return {"generator": StepSolver(dialect), "judge": judge, "rewriter": QuestionWriter(dialect, REWRITE)}
 
     def schedule(self) -> Schedule:
         """The seed phase; iterations that each begin from it again; and the final DPO stage, whose reference is where it
@@ -185,8 +156,8 @@ class SelfTaughtEvaluators(Recipe):
             return sample_demonstrations(ctx, "judge")
         if ctx.phase == TRAIN:
             return Rollouts([])
-        pairs = self.build_pairs(ctx, ctx.problems(), self.options.answers, self.options.negatives)
-        self.state["construction_errors"] = mean([one.construction_failed for one in pairs]) or 0.0
+        pairs = build_pairs(ctx, ctx.problems(), self.options.answers, self.options.negatives, self.options.changes)
+        self.state["construction_errors"] = mean([one.construction_failed for one in pairs])
         usable = [one for one in pairs if not (self.options.checked and one.construction_failed)]
         tag = PREFER if ctx.phase == PREFER else "live"
         return ctx.ask("judge", duel_both_orders(usable), self.group_size, tag=tag)
@@ -222,7 +193,8 @@ class SelfTaughtEvaluators(Recipe):
         if not any(kept):
             return []  # nothing that was drawn agrees with how its pair was built
         weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
-        notes = compute_pool_metrics(pool) | {"construction_errors": self.state["construction_errors"]}
+        errors = self.state["construction_errors"]
+        notes = compute_pool_metrics(pool) | ({} if errors is None else {"construction_errors": errors})
         loss, sources = make_objective("cross_entropy").loss, {"construction": 1.0}
         return [TrainBatch(judge, loss, rows, weights=weights, sources=sources, notes=notes)]
 
@@ -250,8 +222,9 @@ class SelfTaughtEvaluators(Recipe):
         problems, votes = ctx.problems(self.options.measured), self.options.votes
         real = pair_sampled_solutions(ctx.ask("generator", problems, SAMPLES, tag=START))
         found = compute_duel_metrics(ctx.ask("judge", duel_both_orders(real), votes) if real else Rollouts([]))
-        written = self.options.related == "task" and DEMONSTRATIONS in ctx.task.offers
-        built = self.build_pairs(ctx, problems, "written" if written else "sampled", "modified")
+        kind: Negatives = self.options.negatives if self.options.negatives == "rewritten" else "modified"
+        written = kind == "modified" and DEMONSTRATIONS in ctx.task.offers
+        built = build_pairs(ctx, problems, "written" if written else "sampled", kind, self.options.changes)
         right = compute_duel_metrics(
             ctx.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)
         )["pair_accuracy"]

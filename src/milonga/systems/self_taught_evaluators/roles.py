@@ -1,4 +1,4 @@
-"""The pair judge, which checks two solutions and names the better one, and the rewriter, which changes what a problem asks.
+"""The pair judge, which checks two solutions and names the better one, and the orders of the rewriter.
 
 A duel is a given rollout whose targets are two solutions, in the order in which they are shown; judgements target duels.
 A duel may know which of the two is better; no prompt ever shows it.
@@ -10,12 +10,10 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.proposer import Proposal
-from milonga.roles.prose import CLOSE, find_thought
-from milonga.roles.questions import read_question
+from milonga.roles.prose import read_choice
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.tasks.base import RELATED, Demonstration, Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
@@ -25,17 +23,11 @@ Verdict = Literal["A", "B", "tie"]
 JUDGE_PROMPT = """\
 You are given a problem and two solutions, A and B. Decide which of them solves the problem better. First name the errors of \
 each. Then choose one to five criteria that matter for this problem, and compare the solutions by them. Let neither their \
-order nor their length nor their names count. End with your verdict alone in brackets: [A] or [B], or [C] for a tie.
+order nor their length nor their names count. End with your verdict alone in brackets: {verdicts}.
 
 Problem:
 """
-PLAIN_PROMPT = """\
-Compare two answers to the question below, and decide which of them is better. First name the errors of each answer. Then \
-choose one to five criteria that matter for this question, and compare the answers by them. Favour none for its place, its \
-length or its name. End with one line that is your verdict alone: [[A]] if answer A is better, [[B]] if answer B is better.
-
-Question:
-"""
+VERDICTS = {"tagged": "[A] or [B], or [C] for a tie", "plain": "[[A]] if A is better, [[B]] if B is better"}
 REWRITE = """\
 Rewrite the question below: write a question that is similar and about the same topic, but asks for something else, so that a \
 good answer to the new question is a wrong answer to the old one. Reply with one paragraph that begins with "Question:", and \
@@ -43,22 +35,8 @@ do not answer it.
 
 Old question:
 """
-TERSE = {"+": "A", "-": "B", "?": "tie"}
-TAGGED = {"A": "A", "B": "B", "C": "tie"}
-LETTER = re.compile(r"(?<![A-Za-z0-9'])(?P<letter>[ABC]|tie)(?![A-Za-z0-9'])", re.IGNORECASE)
-NEAR = 40
-"""Characters before and behind a letter that are looked at."""
-LISTED = re.compile(r"\W{0,8}(?:or|and|/|,)\W{0,8}(?:(?:answer|solution) )?[ABC]\b", re.IGNORECASE)
-LISTED_BEFORE = re.compile(r"\b[ABC]\W{0,8}(?:or|and|/|,)\W{0,8}(?:(?:answer|solution) )?\W{0,3}$", re.IGNORECASE)
-"""What stands around a letter that is one of several: "[[A]] or [[B]]"."""
-CALLED = re.compile(
-    r"(?:verdict|winner|choice|decision|better (?:answer|solution|one|response))\b(?: is)?[^\w\n]{0,8}"
-    r"(?:(?:answer|solution|response) ?)?\W{0,4}$",
-    re.IGNORECASE,
-)
-PREFERRED = re.compile(
-    r"\W{0,4} (?:is|was|would be) (?:the |much |clearly |slightly )?(?:better|best|superior|preferable)\b", re.IGNORECASE
-)
+TERSE: dict[str, Verdict] = {"+": "A", "-": "B", "?": "tie"}
+NAMED: dict[str, Verdict] = {"A": "A", "B": "B", "C": "tie"}
 
 
 @dataclass(frozen=True)
@@ -92,10 +70,9 @@ def make_duel(pair: str, good: Rollout, bad: Rollout, better: Place) -> Rollout:
 class PairJudge(Role):
     """Says which of two solutions is better, after a check of both.
 
-    terse: the checks of the step verifier, of the first solution and then of the second, and a last line `=+` for the first,
-    `=-` for the second or `=?` for a tie. plain and tagged: reasoning in any form. plain: `[[A]]` or `[[B]]`, read with
-    tolerance. tagged: the last bracket counts. `noise` is how often the verdict of a demonstration is the wrong one, `first`
-    how often its better solution is the first.
+    plain: reasoning, then `[[A]]` or `[[B]]`, read with tolerance. tagged: the last bracket counts. terse: the checks of both
+    in order, and a last line `=+` for the first, `=-` for the second or `=?` for a tie. `noise` is how often the verdict of a
+    demonstration is the wrong one, `first` how often its better solution is the first.
     """
 
     name = "pair_judge"
@@ -119,22 +96,18 @@ class PairJudge(Role):
         asked = Part(problem.text, foreign=True)
         if self.dialect == "terse":
             return (Part("?"), asked, Part("\n"), first, Part("\n?"), second, Part("\n!"))
-        if self.dialect == "plain":
-            both = (Part("\n\n### Answer A\n"), first, Part("\n\n### Answer B\n"), second)
-            end = "\n\n### Your comparison\nEnd it with [[A]] or [[B]]." + ("\n\n" if self.example else "")
-            return (Part(PLAIN_PROMPT), asked, *both, Part(end))
         middle = (Part("\n\nSolution A:\n<solution>\n"), first, Part("\n</solution>\n\nSolution B:\n<solution>\n"), second)
-        return (Part(JUDGE_PROMPT), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
+        orders, end = JUDGE_PROMPT.format(verdicts=VERDICTS[self.dialect]), "\n</solution>\n\nJudgement:\n"
+        return (Part(orders), asked, *middle, Part(end))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
             choice, form = read_choice(text)
-            return Parsed(Judgement(choice), form, None if choice else "no verdict at the end")
-        found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
-        verdict = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
-        if verdict is None:
-            return Parsed(Judgement(None), 0.0, "no verdict at the end")
-        return Parsed(Judgement(verdict), 1.0)  # type: ignore[arg-type]
+        else:
+            found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
+            choice, form = found[-1] if found else None, 1.0
+        verdict = (TERSE if self.dialect == "terse" else NAMED).get(choice or "")
+        return Parsed(Judgement(verdict), form) if verdict else Parsed(Judgement(None), 0.0, "no verdict at the end")
 
     def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
         """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
@@ -156,66 +129,12 @@ class PairJudge(Role):
             raise TypeError(f"task '{task.name}' cannot write a wrong solution of every problem")
         better: Place = "A" if rng.random() < self.first else "B"
         solver = StepSolver(self.dialect)
-        right, wrong = (
-            _grade_demonstration(good, task, problem, solver, "good"),
-            _grade_demonstration(bad, task, problem, solver, "bad"),
-        )
+        right = _grade_demonstration(good, task, problem, solver, "good")
+        wrong = _grade_demonstration(bad, task, problem, solver, "bad")
         target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
         verdict = turned if rng.random() < self.noise else better
         return target, self.write([_check_steps(task, solution) for solution in target.targets], verdict)
-
-
-@ROLES.register("rewriter")
-class Rewriter(Role):
-    """Changes what a problem asks, so that a good answer to the new one is a bad answer to the old. It writes prose in every
-    dialect."""
-
-    name = "rewriter"
-    judges = False
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return ()
-
-    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
-        return (Part(REWRITE), Part(problem.text, foreign=True), Part("\n\nQuestion:" if self.example else ""))
-
-    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        read = read_question(text)
-        return Parsed(Proposal(read.question, None, ""), read.format, None if read.question else "no question")
-
-
-def read_choice(text: str) -> tuple[Verdict | None, float]:
-    """Read which of two answers a judgement prefers, behind its thought: the last of the plainest statements counts. The format
-    score is 1 for [[A]] or [[B]], one half for anything else that can be read."""
-    thought = find_thought(text)
-    begin = 0 if thought is None else thought[1] + len(CLOSE)
-    last = text.rfind("\n", begin, len(text.rstrip())) + 1
-    best, plainest = None, 0
-    for match in LETTER.finditer(text, begin):
-        plainness = _weigh_letter(text, match, last)
-        if plainness and plainness >= plainest:
-            best, plainest = match["letter"].upper(), plainness
-    if best is None:
-        return None, 0.0
-    return cast(Verdict, TAGGED.get(best, "tie")), 1.0 if plainest == 3 else 0.5
-
-
-def _weigh_letter(text: str, match: re.Match[str], last: int) -> int:
-    """Weigh a letter as a verdict. 3: in double brackets. 2: in brackets or a box, behind "Verdict:", or alone in the last
-    line. 1: said to be better. 0: a letter of the comparison."""
-    before = text[max(0, match.start() - NEAR) : match.start()].rpartition("\n")[2]
-    after = text[match.end() : match.end() + NEAR].partition("\n")[0]
-    if LISTED.match(after) or LISTED_BEFORE.search(before):
-        return 0
-    if before.endswith("[[") and after.startswith("]]"):
-        return 3
-    framed = (before[-1:], after[:1]) in (("[", "]"), ("{", "}"))
-    alone = match.start() >= last and not before.strip(" *_#`(.:") and not after.strip(" *_#`).")
-    if match["letter"].isupper() and (framed or alone or CALLED.search(before)):
-        return 2
-    return 1 if match["letter"].isupper() and PREFERRED.match(after) else 0
 
 
 def _grade_demonstration(demonstration: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
