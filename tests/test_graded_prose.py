@@ -90,7 +90,9 @@ def test_no_text_breaks_a_reader(text: str) -> None:
     assert read_conclusion(text)[0] in (None, True, False)
 
 
-@pytest.mark.parametrize("piece", ["1 ", "score ", "Score: ", "1/", "(", "1 + ", "Question:\n", "A ", "[[", "final ", "A or "])
+@pytest.mark.parametrize(
+    "piece", ["1 ", "score ", "Score: ", "1/", "(", "1 + ", "Question:\n", "A ", "[[", "final ", "A or ", "Sure:\n\n"]
+)
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     """Ten times the text may take ten times as long; thirty leaves room for a busy machine, a quadratic reader takes a
     hundred."""

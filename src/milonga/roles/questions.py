@@ -59,7 +59,7 @@ def _split_lines(body: str) -> tuple[str, str, int]:
     introduces the first is left out."""
     question: list[str] = []
     work: list[str] = []
-    marks = 0
+    marks, has_begun = 0, False
     taking: list[str] | None = question
     for line in body.splitlines(keepends=True):
         asked, behind = QUESTION.match(line), BEHIND.match(line)
@@ -72,8 +72,9 @@ def _split_lines(body: str) -> tuple[str, str, int]:
         elif behind is not None:
             taking = work if behind["work"] else None
             line = line[behind.end() :]
-        elif not marks and PREAMBLE.fullmatch(line) and not any(part.strip() for part in question):
+        elif not has_begun and PREAMBLE.fullmatch(line):
             continue
+        has_begun |= bool(line.strip())
         if taking is not None:
             taking.append(line)
     return "".join(question), "".join(work), marks
