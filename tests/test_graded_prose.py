@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.roles.grades import Scale, parse_grading, read_score
-from milonga.roles.prose import read_choice, read_conclusion
 from milonga.roles.proposer import Proposal, Proposer, QuestionWriter
+from milonga.roles.prose import read_choice, read_conclusion
 from milonga.roles.questions import read_question
 from milonga.types import Problem
 

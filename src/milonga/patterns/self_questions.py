@@ -14,7 +14,7 @@ from milonga.roles import Dialect, StepSolver, StepVerifier
 from milonga.roles.demonstrate import make_solver_example
 from milonga.roles.proposer import Proposal, Proposer, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.tasks.base import Task, normalise_text
+from milonga.tasks.base import CALLS, Task, normalise_text
 from milonga.tasks.chain import Chain
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
 from milonga.types import Problem, Rollout, Rollouts, Solution
@@ -34,7 +34,7 @@ def refuse_unposable(task: Task, recipe: str, formats: int) -> None:
     formats, who knows chain arithmetic alone."""
     if isinstance(task, Chain):
         return
-    if task.problem("train", 0).wants_program:
+    if CALLS in task.offers or task.problem("train", 0).wants_program:
         raise ConfigError(f"recipe '{recipe}' poses questions with short answers, and those of task '{task.name}' are programs")
     if formats:
         raise ConfigError(

@@ -138,7 +138,8 @@ class SelfRewarding(Recipe):
         return made | {"proposer": QuestionWriter(dialect, STYLE)}
 
     def schedule(self) -> Schedule:
-        before = tuple(Action("snapshot", policy, BEFORE) for policy in dict.fromkeys(self.policies.values()))
+        both = dict.fromkeys(self.policies[agent] for agent in ("generator", "verifier"))
+        before = tuple(Action("snapshot", policy, BEFORE) for policy in both)
         seeded = Action("snapshot", self.policies["verifier"], SEED)
         turns = self.options.round_turns
         intro = (Phase("verifier", self.options.seed_turns, name=SEED), Phase("generator", turns, enter=(seeded, *before)))
