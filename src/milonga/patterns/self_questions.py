@@ -14,11 +14,14 @@ from milonga.roles import Dialect, StepSolver, StepVerifier
 from milonga.roles.demonstrate import make_solver_example
 from milonga.roles.proposer import Proposal, Proposer, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.tasks.base import CALLS, Task, normalise_text
+from milonga.tasks.base import Task, normalise_text
 from milonga.tasks.chain import Chain
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
 from milonga.types import Problem, Rollout, Rollouts, Solution
 
+POSABLE = ("chain", "gsm8k", "jsonl", "hub")
+"""Tasks whose problems a model can pose: chain arithmetic, and questions in words. Nobody would write the tests of a program,
+or the documents of a search."""
 SLIP = 0.2
 """The probability that a step of the teacher is wrong, as proposer and as solver: claimed answers are often wrong."""
 FLIP = 0.15
@@ -29,14 +32,9 @@ SHORTEST = 4
 """Words of a question, at least."""
 
 
-def refuse_unposable(task: Task, recipe: str, formats: int) -> None:
-    """Refuse tasks whose problems a model cannot pose: programs, whose tests nobody would write; and in words the teacher of
-    formats, who knows chain arithmetic alone."""
-    if isinstance(task, Chain):
-        return
-    if CALLS in task.offers or task.problem("train", 0).wants_program:
-        raise ConfigError(f"recipe '{recipe}' poses questions with short answers, and those of task '{task.name}' are programs")
-    if formats:
+def refuse_formats(task: Task, formats: int) -> None:
+    """Refuse turns of the teacher of formats on questions in words: it knows chain arithmetic alone."""
+    if formats and not isinstance(task, Chain):
         raise ConfigError(
             f"options.formats shows how chain arithmetic is posed, which task '{task.name}' is not: set options.formats=0"
         )

@@ -15,10 +15,10 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.credit.self_learning import proposal_reward, substring_agrees
-from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.patterns.self_questions import (
+    POSABLE,
     WORDS,
     Memory,
     audit_judge_and_proposer,
@@ -27,7 +27,7 @@ from milonga.patterns.self_questions import (
     make_gold_pairs,
     parse_verdict,
     proposal_to_problem,
-    refuse_unposable,
+    refuse_formats,
     restore_solution,
 )
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
@@ -36,8 +36,6 @@ from milonga.roles.proposer import Proposal, Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
 from milonga.systems.asl.roles import RewardModel
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability, Task
-from milonga.tasks.chain import Chain
-from milonga.tasks.data import DataTask
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 Verdicts = Mapping[str, list[bool]]
@@ -93,6 +91,7 @@ class Asl(Recipe):
     agents = {"proposer": Proposer, "generator": StepSolver, "verifier": RewardModel}
     lead = "generator"
     overlap = Refused("its problems and labels come from what it remembers of earlier turns")
+    tasks = POSABLE
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = AslOptions
     options: AslOptions
@@ -112,9 +111,7 @@ class Asl(Recipe):
         return known[self.options.grm_label_source]
 
     def check(self, task: Task) -> None:
-        if not isinstance(task, Chain | DataTask):
-            raise ConfigError(f"recipe 'asl' poses questions of chain and of data sets, not of task '{task.name}'")
-        refuse_unposable(task, self.name, self.options.formats)
+        refuse_formats(task, self.options.formats)
 
     def schedule(self) -> Schedule:
         o = self.options

@@ -16,7 +16,7 @@ from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.self_questions import audit_judge, make_gold_pairs, refuse_unposable, restore_solution
+from milonga.patterns.self_questions import POSABLE, audit_judge, make_gold_pairs, refuse_formats, restore_solution
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
 from milonga.roles.proposer import Proposal
@@ -66,6 +66,7 @@ class MultiAgentEvolve(Recipe):
     agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
     overlap = Refused("its proposer's questions come from a pool that every turn adds to")
+    tasks = POSABLE
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MultiAgentEvolveOptions
     options: MultiAgentEvolveOptions
@@ -89,7 +90,7 @@ class MultiAgentEvolve(Recipe):
 
     def check(self, task: Task) -> None:
         self.in_words = not isinstance(task, Chain)
-        refuse_unposable(task, self.name, self.options.formats)
+        refuse_formats(task, self.options.formats)
 
     def schedule(self) -> Schedule:
         return warm_up("proposer", self.options.formats) + always("generator")
