@@ -423,13 +423,14 @@ class Context:
 
     def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
-        in no box, is found by the task; a text that was cut has no such answer. What other forms lack stays as it is."""
+        in no box, is found by the task; a text that was cut has no such answer. An open question is answered by any text. What
+        other forms lack stays as it is."""
         prose = role.dialect == "plain" and parsed.invalid in (None, NO_ANSWER, NO_STEPS)
-        if prose and problem.is_open and value.steps:
-            return replace(parsed, format=1.0, invalid=None)
         if self.run.extract is not None:
             answer = self.run.extract(text, problem)
             return accept_extracted(parsed, answer, True) if prose else replace(parsed, value=replace(value, answer=answer))
+        if prose and problem.is_open and value.steps:
+            return replace(parsed, format=1.0, invalid=None)
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
         lost = not problem.has_reference or (finish == "length" and not problem.wants_program)
