@@ -48,9 +48,9 @@ def phrase_model(root: Path) -> str:
     return str(folder)
 
 
-def write_questions(path: Path, answers: bool = True) -> str:
-    """Write a file of questions in words, with answers or without."""
+def write_questions(path: Path, answers: bool = True, shift: int = 0) -> str:
+    """Write a file of questions in words, with answers or without; those with a shift are wrong."""
     rows = [{"question": f"Ana has {n} apples and Bo has {n}. How many are there?"} for n in range(40)]
-    rows = [row | {"answer": str(2 * n)} for n, row in enumerate(rows)] if answers else rows
+    rows = [row | {"answer": str(2 * n + shift)} for n, row in enumerate(rows)] if answers else rows
     path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)

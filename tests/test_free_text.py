@@ -84,6 +84,20 @@ def test_questions_without_answers_are_enough(
     assert all(row.get("rollouts/generator/accuracy") is None for row in rows), "there is no truth"
 
 
+@pytest.mark.parametrize(("recipe", "more", "turns", "policy"), [RUNS[0], *RUNS[2:]])
+def test_answers_only_measure(recipe: str, more: dict[str, Any], turns: int, policy: str, model: str, tmp_path: Path) -> None:
+    """Whatever the answers are, the same weights are learned, to the bit."""
+    learned, accuracies = [], []
+    for shift in (0, -1):  # the model says 4 and 6: right now and then, or never
+        path, out = write_questions(tmp_path / f"{shift}.jsonl", shift=shift), tmp_path / f"run{shift}"
+        settings = settle(recipe, model, path, more)
+        settings["task"] = {"name": "jsonl", "path": path}
+        milonga.run(recipe, turns=max(1, turns - 1), out=out, settings=settings, quiet=True)
+        learned.append((out / "models" / policy / "model.safetensors").read_bytes())
+        accuracies.append([row.get("eval/generator/accuracy") for row in JsonLines(out / "metrics.jsonl").rows()])
+    assert learned[0] == learned[1] and accuracies[0][0] is not None
+
+
 def plan(recipe: str, model: str, path: str, **more: Any) -> Plan:
     lead = "judge" if recipe == "self_taught_evaluators" else "generator"
     task = {"name": "jsonl", "path": path}

@@ -27,6 +27,7 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("Score: $\\boxed{4}$", FIVE, 4, 1.0),
     ("Therefore, the final score is 4.", FIVE, 4, 1.0),
     ("Total score: 3 points", FIVE, 3, 1.0),
+    ("Score: N = 4", FIVE, 4, 1.0),
     ("Score: 1 + 1 + 1 + 0 + 0 = 3", FIVE, 3, 1.0),
     ("<think>Score: 1</think>Score: 5", FIVE, 5, 1.0),
     ("Score: 2\nNo, better:\nScore: 5", FIVE, 5, 0.5),

@@ -24,7 +24,7 @@ TAG_BEFORE = re.compile(r"<(?:score|rating|grade|points)>\W{0,4}$", re.IGNORECAS
 BOX_BEFORE = re.compile(r"\\boxed\{\W{0,3}$")
 LINK = (
     r"(?:\W{0,4}\([^()\n]{0,24}\))?(?: (?:for|of) (?:the|this)(?: \w{1,14}){1,3})?"
-    r"(?:\W{1,8}|\W{0,4}\b(?:is|of|would be|should be)\b\W{0,6}(?:an? )?)(?:\\boxed\{)?\W{0,3}$"
+    r"(?:\W{1,8}|\W{0,4}\b(?:is|of|would be|should be)\b\W{0,6}(?:an? )?)(?:N ?= ?)?(?:\\boxed\{)?\W{0,3}$"
 )
 """What may stand between the word "score" and its number."""
 SUM = r"\W{1,6}\d[\d +.()]{2,40}= ?\W{0,4}$"
