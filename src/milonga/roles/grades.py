@@ -30,7 +30,7 @@ LINK = (
 SUM = r"\W{1,6}\d[\d +.()]{2,40}= ?\W{0,4}$"
 LABEL = re.compile(
     r"\n[\s>*#_\-•`\"'({\[]{0,12}(?:(?:so|thus|therefore|the|my|your|overall|final|total),? ){0,4}"
-    rf"(?:(?:score|rating)(?:{LINK}|{SUM})|(?:grade|points|total)(?: points| score)?\W{{0,3}}[:=]\W{{0,6}}$)",
+    rf"(?:(?:score|rating)(?:{LINK}|{SUM})|(?:grade|points|total points)\W{{0,3}}[:=]\W{{0,6}}$)",
     re.IGNORECASE,
 )
 """A line that begins with "Score:" or the like, up to its number."""
