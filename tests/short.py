@@ -61,7 +61,10 @@ SHORT: dict[str, Short] = {
     # To give points that can be read takes longer to learn than a test may: the truth gives them.
     "self_rewarding": Short(2, BOTH, {"seed_turns": 1, "round_turns": 1, "judge": "oracle"}),
     "self_taught_evaluators": Short(
-        4, ("judge",), {"seed_turns": 1, "seed_noise": 0.0, "iters": 1, "train": 1, "rows": 16, "measured": 4}
+        4,
+        ("judge",),
+        {"seed_turns": 1, "seed_noise": 0.0, "iters": 1, "train": 1, "rows": 16, "measured": 4}
+        | {"negatives": "modified", "answers": "written"},
     ),
     # To end a dialogue well takes longer to learn than a test may: a better format is enough.
     "sweet_rl": Short(

@@ -41,6 +41,7 @@ from milonga.runfolder.rollouts import read_rollouts
 from milonga.schedule import Action
 from milonga.systems.index import RECIPES
 from milonga.types import Part, Rollouts, TrainBatch
+from phrases import phrase_model, write_questions
 from short import SHORT, short_loop
 
 torch.set_num_threads(1)
@@ -619,9 +620,37 @@ def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tin
     assert len(tiny.bodies) > before
 
 
+IN_PROSE = [
+    ("self_taught_evaluators", "generator", {"iters": 1, "train": 1, "measured": 2}),
+    ("self_taught_evaluators", "rewriter", {"iters": 1, "train": 1, "measured": 2}),
+    ("self_rewarding", "proposer", {"prompts": "proposed", "gradings": 2}),
+]
+
+
+@pytest.mark.parametrize(("recipe", "agent", "options"), IN_PROSE)
+def test_agents_that_write_prose_may_be_behind_an_endpoint(
+    recipe: str, agent: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    learner = "judge" if recipe == "self_taught_evaluators" else "generator"
+    task = {"name": "jsonl", "path": write_questions(tmp_path / "prompts.jsonl", answers=False), "open": True}
+    with serving(lambda body, number: said(f"Question: How many pears are there on tree {number}?")) as server:
+        seats = {learner: {"model": phrase_model(tmp_path)}, agent: {"model": server.model}}
+        own = {"task": task, "binding": "own", "policies": seats, "options": options, "lr": 1e-3, "probe": "off"}
+        quick = {"batch": {"problems": 3, "rollouts": 4}, "sampling": {"max_tokens": 10}, "eval": TINY["eval"]}
+        package.run(recipe, turns=2, out=tmp_path / "run", settings=own | quick, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    assert server.bodies and any(row.get(f"learn/{learner}/steps") for row in rows)
+    assert not (tmp_path / "run" / "models" / agent).exists()
+
+
 def test_every_agent_that_is_inference_only_was_tried() -> None:
     declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).inference_only}
-    assert declared == {("frozen", "verifier"), ("sweet_rl", "simulator"), *OTHERS}
+    assert declared == {
+        ("frozen", "verifier"),
+        ("sweet_rl", "simulator"),
+        *OTHERS,
+        *((recipe, agent) for recipe, agent, _ in IN_PROSE),
+    }
 
 
 def test_a_simulated_user_behind_an_endpoint_beside_adapters(tmp_path: Path) -> None:

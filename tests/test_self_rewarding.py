@@ -195,7 +195,10 @@ def test_a_judge_who_loves_length() -> None:
     p = plan(options={"judge": "oracle", "length_bonus": 1.0})
     assert isinstance(p.recipe, SelfRewarding)
     answers = Rollouts(
-        [make_rollout(1, size, problem=name) for name, size in (("a", 2), ("a", 3), ("a", 9), ("b", 50), ("b", 50))]
+        [
+            make_rollout(1, size, problem=name, correct=False)
+            for name, size in (("a", 2), ("a", 3), ("a", 9), ("b", 50), ("b", 50))
+        ]
     )
     assert p.recipe.score_answers(answers, Rollouts([])).tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
 

@@ -450,17 +450,20 @@ class Context:
 
     def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
-        in no box, is found by the task; a text that was cut has no such answer. What other forms lack stays as it is, and
-        so does a turn that asks for something."""
+        in no box, is found by the task; a text that was cut has no such answer. An open question is answered by any text. What
+        other forms lack stays as it is, and so does a turn that asks for something."""
         if parsed.is_valid and value.answer is None:
             return parsed
         prose = role.dialect == "plain" and parsed.invalid in (None, NO_ANSWER, NO_STEPS)
         if self.run.extract is not None:
             answer = self.run.extract(text, problem)
             return accept_extracted(parsed, answer, True) if prose else replace(parsed, value=replace(value, answer=answer))
+        if prose and problem.is_open and value.steps:
+            return replace(parsed, format=1.0, invalid=None)
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
-        found = None if finish == "length" and not problem.wants_program else self.task.extract(text, problem)
+        lost = not problem.has_reference or (finish == "length" and not problem.wants_program)
+        found = None if lost else self.task.extract(text, problem)
         return accept_extracted(parsed, found, asked=problem.wants_program or problem.reply is not None)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:
@@ -472,13 +475,14 @@ class Context:
             for rollout, parsed in zip(rollouts, self.role(rollouts[0].agent).settle(self.task, rollouts), strict=True):
                 rollout.parsed = parsed
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
-        items = [(t.problem, t.solution.answer, t.solution.steps) for t in solved]
-        for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):
+        known = [t for t in solved if t.problem.has_reference]
+        items = [(t.problem, t.solution.answer, t.solution.steps) for t in known]
+        for rollout, grade in zip(known, self.task.grade_all(items), strict=True):
             rollout.grade = grade
         if self.run.rewards and solved:
             for rollout, reward in zip(solved, sum_rewards(self.run.rewards, solved), strict=True):
                 rollout.grade = replace(rollout.grade or Grade(None), reward=reward)
-        for rollout in solved:
+        for rollout in solved if self.run.rewards else known:
             if np.isnan(rollout.reward) and (self.run.rewards or self.task.has_answers):
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1
         return rollouts

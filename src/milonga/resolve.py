@@ -39,8 +39,8 @@ from milonga.tasks.base import ANSWERS, CAPABILITIES
 from milonga.tasks.data import DataTask
 from milonga.tasks.functions import Extractor, RewardFunction, load_extractor, load_rewards
 
-PATHS = ("path", "dev_path", "test_path", "questions", "environment")
-"""Options of tasks that name files or folders."""
+PATHS = ("path", "dev_path", "test_path", "questions", "environment", "seed_path")
+"""Options of tasks and recipes that name files or folders."""
 
 
 @dataclass(frozen=True)
@@ -385,8 +385,9 @@ def _fill_defaults(config: Config, recipe: type[Recipe], acting: Mapping[str, ty
     dialect = config.dialect
     if dialect == "auto":
         dialect = _find_common_dialect(find_dialect(p.model) for p in policies.values())
-    options = {**recipe.Options().model_dump(), **config.options}
-    derived = {"policies": policies, "dialect": dialect, "options": options, "task": _make_paths_absolute(config.task)}
+    options = _make_paths_absolute({**recipe.Options().model_dump(), **config.options})
+    task = _make_paths_absolute(config.task) | {"name": make_path_absolute(str(config.task["name"]))}
+    derived = {"policies": policies, "dialect": dialect, "options": options, "task": task}
     rewards = [r.model_copy(update={"function": make_path_absolute(r.function)}) for r in config.rewards]
     extract = None if config.extract is None else make_path_absolute(config.extract)
     own = {"recipe": make_path_absolute(config.recipe), "rewards": rewards, "extract": extract}
@@ -442,10 +443,9 @@ def _resolve_rates(section: PolicySection) -> dict[str, float | None]:
     return {"lr": start.learning_rate, "warmup": start.warmup_steps}
 
 
-def _make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the paths of a task's files absolute, so that a run can be resumed from another folder."""
-    out = {key: make_absolute(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
-    return out | {"name": make_path_absolute(str(out["name"]))}
+def _make_paths_absolute(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the paths of files absolute, so that a run can be resumed from another folder."""
+    return {key: make_absolute(value) if key in PATHS and isinstance(value, str) else value for key, value in options.items()}
 
 
 def _set_length_constant(objective: Objective, limit: int) -> Objective:

@@ -61,6 +61,16 @@ class Problem:
         none."""
         return tuple(self.data.get("labelled_steps", ()))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any text is an answer: none is put into a box, and none is graded."""
+        return self.data.get("form") == "open"
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the task knows which answers are right; nobody does where a model wrote the question in free text."""
+        return self.data.get("form") not in ("open", "posed")
+
 
 @dataclass(frozen=True)
 class Grade:

@@ -15,7 +15,7 @@ ROUNDS = 1000
 """Draws of a bootstrap."""
 
 
-def mean(values: Sequence[float] | Sequence[bool] | Floats) -> float | None:
+def mean(values: Sequence[float] | Sequence[bool | None] | Floats) -> float | None:
     """The mean of the known values; None where there are none."""
     known = [float(v) for v in values if v is not None and not math.isnan(float(v))]
     return float(np.mean(known)) if known else None

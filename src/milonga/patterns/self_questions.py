@@ -8,21 +8,36 @@ from typing import Any, Literal
 
 from milonga.context import Context
 from milonga.credit.self_learning import parse_substring_verdict, select_balanced_pairs
+from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.roles import Dialect, StepSolver, StepVerifier
 from milonga.roles.demonstrate import make_solver_example
 from milonga.roles.proposer import Proposal, Proposer, make_proposer_request
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.tasks.base import normalise_text
+from milonga.tasks.base import Task, normalise_text
+from milonga.tasks.chain import Chain
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
 from milonga.types import Problem, Rollout, Rollouts, Solution
 
+POSABLE = ("chain", "gsm8k", "jsonl", "hub")
+"""Tasks whose problems a model can pose: chain arithmetic, and questions in words. Nobody would write the tests of a program,
+or the documents of a search."""
 SLIP = 0.2
 """The probability that a step of the teacher is wrong, as proposer and as solver: claimed answers are often wrong."""
 FLIP = 0.15
 """The probability that a verdict of the teacher is flipped."""
 WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT"), "plain": ("CORRECT", "INCORRECT")}
 Parser = Literal["strict", "substring"]
+SHORTEST = 4
+"""Words of a question, at least."""
+
+
+def refuse_formats(task: Task, formats: int) -> None:
+    """Refuse turns of the teacher of formats on questions in words: it knows chain arithmetic alone."""
+    if formats and not isinstance(task, Chain):
+        raise ConfigError(
+            f"options.formats shows how chain arithmetic is posed, which task '{task.name}' is not: set options.formats=0"
+        )
 
 
 def demonstrate_formats(ctx: Context) -> Rollouts:
@@ -49,17 +64,23 @@ def demonstrate_formats(ctx: Context) -> Rollouts:
 
 
 def proposal_to_problem(ctx: Context, proposal: Rollout) -> Problem | None:
-    """Convert a proposal into a problem with the answer it claims; None where it is malformed, or none of the task's."""
+    """Convert a proposal into a problem with the answer it claims; None where it is malformed, or none of the task's. In words
+    it is malformed if it is too short, or lacks a question mark that the old question has."""
     value = proposal.parsed.get(Proposal)
     if not proposal.parsed.is_valid or value.answer is None:
+        return None
+    lacks_mark = "?" in proposal.problem.text and "?" not in value.question
+    if not isinstance(ctx.task, Chain) and (lacks_mark or len(value.question.split()) < SHORTEST):
         return None
     return parse_invented(ctx.task, value.question, value.answer, proposal.id)
 
 
 def restore_solution(ctx: Context, problem: Problem, work: str, id: str) -> Rollout:
-    """Restore a text of an earlier turn, or of a proposer, as a graded solution that can be judged."""
+    """Restore a text of an earlier turn, or of another agent, as a solution that can be judged; graded where the truth is
+    known."""
     parsed = ctx.role("generator").parse(work, None)
-    grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)
+    value = parsed.get(Solution)
+    grade = ctx.task.grade(problem, value.answer, value.steps) if problem.has_reference else None
     return Rollout.from_text(id, "generator", problem, work, parsed, grade)
 
 
@@ -139,8 +160,8 @@ def make_gold_pairs(ctx: Context, count: int) -> list[tuple[Rollout, bool]]:
     assert isinstance(solver, StepSolver)
     for number, problem in enumerate(ctx.problems(count)):
         rng = ctx.rng("gold", problem.id)
-        wrong = {rng.randrange(ctx.task.step_count(problem))} if number % 2 else ()
-        demonstration = ctx.task.demonstrate(problem, rng, wrong)
+        flawed = ctx.task.demonstrate_flawed(problem, rng) if number % 2 else None
+        demonstration = flawed or ctx.task.demonstrate(problem, rng)
         out.append(
             (demonstration_to_rollout(demonstration, problem, solver, f"{ctx.turn}/gold/{problem.id}"), demonstration.correct)
         )
@@ -183,7 +204,8 @@ def audit_judge_and_proposer(ctx: Context, count: int, tag: str) -> dict[str, fl
     old = [make_proposer_request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
     posed = [proposal_to_problem(ctx, proposal) for proposal in ctx.ask("proposer", old)]
     well = [problem for problem in posed if problem is not None]
+    known = well if isinstance(ctx.task, Chain) else []  # nobody knows the answers to questions in words
     return found | {
         "proposer/well_formed": len(well) / len(posed) if posed else None,
-        "proposer/claim_right": mean([problem.answer == compute_answer(problem) for problem in well]),
+        "proposer/claim_right": mean([problem.answer == compute_answer(problem) for problem in known]),
     }

@@ -230,6 +230,20 @@ def read_verdicts(text: str, count: int) -> Verdicts:
     return Verdicts(steps, ends, final)
 
 
+def read_conclusion(text: str) -> tuple[bool | None, bool]:
+    """Read the one verdict on a whole solution, behind the thought: after a mark such as "Final verdict", or else in the last
+    line. Return it, None if there is none or if two contradict each other, and whether it was marked."""
+    thought = find_thought(text)
+    body = text if thought is None else text[thought[1] + len(CLOSE) :]
+    finals = [section for section in _find_sections(body) if section.kind == "final"]
+    said = {verdict.right for one in finals if (verdict := _find_verdict(body, one.start, one.end)) is not None}
+    if said:
+        return (said.pop(), True) if len(said) == 1 else (None, False)
+    end = len(body.rstrip())
+    verdict = _find_verdict(body, body.rfind("\n", 0, end) + 1, end)
+    return (None if verdict is None else verdict.right), False
+
+
 def _find_sections(text: str) -> list[_Section]:
     """Find the parts of a verification by the beginnings of its lines. Where steps are named, "4." alone begins a check only if
     the one before it was that of step 3."""
@@ -307,3 +321,47 @@ def _weigh_place(word: str, before: str, after: str, negated: str | None) -> int
         return 2
     predicated = negated is not None or re.search(r"\b(?:is|are|was|were|be|seems?)\W*$", before, re.IGNORECASE) is not None
     return 1 if last or predicated or (graded and after[:1] in (".", ",", ";", ":", "!") and word[0].isupper()) else None
+
+
+LETTER = re.compile(r"(?<![A-Za-z0-9'])[ABC](?![A-Za-z0-9'])")
+LISTED = re.compile(r"\W{0,8}(?:or|and|/|,)\W{0,8}(?:(?:answer|solution) )?[ABC]\b", re.IGNORECASE)
+LISTED_BEFORE = re.compile(r"\b[ABC]\W{0,8}(?:or|and|/|,)\W{0,8}(?:(?:answer|solution) )?\W{0,3}$", re.IGNORECASE)
+"""What stands around a letter that is one of several: "[[A]] or [[B]]"."""
+CALLED = re.compile(
+    r"(?:verdict|winner|choice|decision|better (?:answer|solution|one|response))\b(?: is)?[^\w\n]{0,8}"
+    r"(?:(?:answer|solution|response) ?)?\W{0,4}$",
+    re.IGNORECASE,
+)
+PREFERRED = re.compile(
+    r"\W{0,4} (?:is|was|would be) (?:the |much |clearly |slightly )?(?:better|best|superior|preferable)\b", re.IGNORECASE
+)
+
+
+def read_choice(text: str) -> tuple[str | None, float]:
+    """Read which of two answers a comparison prefers, behind its thought: "A", "B", or "C" for a tie; None if it cannot be
+    read. The last of the plainest statements counts. The format score is 1 for [[A]] and the like, one half for others."""
+    thought = find_thought(text)
+    begin = 0 if thought is None else thought[1] + len(CLOSE)
+    last = text.rfind("\n", begin, len(text.rstrip())) + 1
+    best, plainest = None, 0
+    for match in LETTER.finditer(text, begin):
+        plainness = _weigh_letter(text, match, last)
+        if plainness and plainness >= plainest:
+            best, plainest = match[0], plainness
+    return best, 0.0 if best is None else 1.0 if plainest == 3 else 0.5
+
+
+def _weigh_letter(text: str, match: re.Match[str], last: int) -> int:
+    """Weigh a letter as a verdict. 3: in double brackets. 2: in brackets or a box, behind "Verdict:", or alone in the last
+    line. 1: said to be better. 0: a letter of the comparison."""
+    before = text[max(0, match.start() - NEAR) : match.start()].rpartition("\n")[2]
+    after = text[match.end() : match.end() + NEAR].partition("\n")[0]
+    if LISTED.match(after) or LISTED_BEFORE.search(before):
+        return 0
+    if before.endswith("[[") and after.startswith("]]"):
+        return 3
+    framed = (before[-1:], after[:1]) in (("[", "]"), ("{", "}"))
+    alone = match.start() >= last and not before.strip(" *_#`(.:") and not after.strip(" *_#`).")
+    if framed or alone or CALLED.search(before):
+        return 2
+    return 1 if PREFERRED.match(after) else 0

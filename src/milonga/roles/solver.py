@@ -75,6 +75,9 @@ class StepSolver(Role):
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
         if problem.reply is not None:
             return (Part(problem.text, foreign=True),)
+        if self.dialect == "plain" and problem.is_open:
+            asked_openly = Part(problem.text, foreign=True)
+            return (Part("Question:\n"), asked_openly, Part("\n\nAnswer:\n")) if self.example else (asked_openly,)
         if self.dialect == "plain":
             asked = {"example": self.example, "program": problem.wants_program}
             return load_packaged_prompt("solver").render({"problem": problem.text}, **asked)

@@ -71,6 +71,8 @@ class FieldOptions(SourceOptions):
     """The answer's field is a worked solution, and the final answer is what stands in its last \\boxed{}."""
     passage: int = Field(2000, ge=1)
     """Of the form `text`: texts are cut into passages of so many characters at most."""
+    open: bool = False
+    """Questions that ask for free text: answers are neither put into a box nor graded, and rows need none."""
     levels: list[int] | None = Field(None, min_length=1)
     """Take only rows of these levels."""
     test: int | None = Field(None, ge=0)
@@ -85,7 +87,8 @@ class FieldOptions(SourceOptions):
     def make_parser(self) -> RowParser:
         named = self.fields.model_fields_set
         usual = {} if self.form == "problems" else {"question": QUESTIONS[self.form], "answer": ""}
-        fields = self.fields.model_copy(update={key: value for key, value in usual.items() if key not in named})
+        known = {key: value for key, value in usual.items() if key not in named} | ({"answer": ""} if self.open else {})
+        fields = self.fields.model_copy(update=known)
         return RowParser(fields, self.answer_after, self.answer_in_box, self.unreadable, [], self.form, self.passage)
 
 
@@ -163,6 +166,11 @@ class DataTask(Task):
         """Whether the rows have reference answers; without them all grades are unknown."""
         return bool(self.parser.fields.answer)
 
+    @property
+    def answer_form(self) -> dict[str, str]:
+        """What all its problems say about the form of their answers."""
+        return {"form": "open"} if isinstance(self.options, FieldOptions) and self.options.open else {}
+
     def make_ready(self) -> None:
         if self.has_answers:
             self.grader.start("math")
@@ -186,7 +194,7 @@ class DataTask(Task):
         if not order:
             raise DataError(f"task '{self.name}' has no {split} problems; give it some, or raise task.{split}")
         row = self.splits.rows[split][order[index % len(order)]]
-        data = {"worked": row.worked, COLUMNS: row.columns}
+        data = {"worked": row.worked, COLUMNS: row.columns, **self.answer_form}
         if row.content is not None:
             data |= {key: value for key, value in vars(row.content).items() if value and key != "question"}
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, data)

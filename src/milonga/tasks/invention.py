@@ -1,7 +1,8 @@
-"""Problems that a model invented: chain arithmetic read from a text, with the answer that its inventor claims.
+"""Problems that a model invented: chain arithmetic read from a text, or any question in words, with the answer that its
+inventor claims.
 
-The claimed answer may be wrong: it is what the problem is graded by, and the truth is computed only to look at. Only texts of
-the train split are taken, so that nobody can invent a held-out problem.
+The claimed answer may be wrong: it is what the problem is graded by, and the truth is computed only to look at. Of chain
+arithmetic only texts of the train split are taken, so that nobody can invent a held-out problem.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import random
 import re
 
-from milonga.errors import UserError
 from milonga.tasks.base import Task, assign_split
 from milonga.tasks.chain import OPERATIONS, Chain, compute
 from milonga.types import Problem
@@ -19,9 +19,11 @@ LINK = re.compile(r"([+*-])([2-9])")
 
 
 def parse_invented(task: Task, text: str, claimed: str, source: str) -> Problem | None:
-    """Parse an invented problem with its claimed answer, from the rollout `source`; None if it is not valid in the task."""
+    """Parse an invented problem with its claimed answer, from the rollout `source`; None if it is not valid in the task. In
+    words every text is."""
     if not isinstance(task, Chain):
-        raise UserError(f"invented problems are chain arithmetic here, which task '{task.name}' is not; use task.name=chain")
+        form = {"form": "open"} if asks_openly(task) else {}
+        return Problem(f"invented/{source}", text, claimed, form, source) if text.strip() else None
     read = CHAIN.fullmatch(text)
     if read is None or int(read[3]) != task.options.mod or int(read[1]) >= task.options.mod:
         return None
@@ -30,6 +32,16 @@ def parse_invented(task: Task, text: str, claimed: str, source: str) -> Problem 
         return None
     data = {"start": int(read[1]), "chain": chain, "mod": task.options.mod}
     return Problem(f"invented/{source}", text, claimed, data, source)
+
+
+def pose_question(task: Task, text: str, id: str, source: str | None = None) -> Problem:
+    """Make a problem of a question in words that has no known answer. It is asked in the form of the task's own."""
+    return Problem(id, text, "", {"form": "open" if asks_openly(task) else "posed"}, source)
+
+
+def asks_openly(task: Task) -> bool:
+    """Whether the task's questions ask for free text."""
+    return task.problem("train", 0).is_open
 
 
 def compute_answer(problem: Problem) -> str:

@@ -6,7 +6,7 @@ truth is computed only as a metric: a gap between the judge's reward and the tru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from milonga.credit.self_learning import proposal_reward, substring_agrees
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.patterns.self_questions import (
+    POSABLE,
     WORDS,
     Memory,
     audit_judge_and_proposer,
@@ -26,12 +27,15 @@ from milonga.patterns.self_questions import (
     make_gold_pairs,
     parse_verdict,
     proposal_to_problem,
+    refuse_formats,
     restore_solution,
 )
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
-from milonga.roles import StepSolver, StepVerifier
+from milonga.roles import StepSolver
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
+from milonga.systems.asl.roles import RewardModel
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, Capability, Task
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 Verdicts = Mapping[str, list[bool]]
@@ -68,7 +72,7 @@ class AslOptions(RecipeOptions):
     """Verdicts on the proposer's own answer."""
     accept: float = Field(0.8, ge=0, le=1)
     """Share of them that must accept it."""
-    format_bonus: float = Field(0.05, ge=0, le=0.1)
+    format_bonus: float = Field(0.05, ge=0, le=0.5)
     """Format reward of all agents; the paper's reaches 0.5, which rivals the reward itself."""
     parser: Literal["strict", "substring"] = "strict"
     """substring: how the released code parses verdicts. One string then satisfies every label; only to show that trap."""
@@ -84,17 +88,31 @@ class Asl(Recipe):
     name = "asl"
     granularity = "sequence"
     truth = "none"
-    agents = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
+    agents = {"proposer": Proposer, "generator": StepSolver, "verifier": RewardModel}
     inference_only_if = {"verifier": {"grm": "frozen", "formats": 0}}
     lead = "generator"
     overlap = Refused("its problems and labels come from what it remembers of earlier turns")
-    tasks = ("chain",)
+    tasks = POSABLE
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = AslOptions
     options: AslOptions
     defaults = {"binding": "shared"}
     embedded_defaults = {"options": {"formats": 30}}
+    published = {
+        "batch": {"problems": 32, "rollouts": 4},
+        "sampling": {"temperature": 1.0, "max_tokens": 2048},
+        "policies": {"generator": {"lr": 1e-6, "objective": {"preset": "grpo", "dual_clip": 3.0, "entropy_coef": 0.001}}},
+        "options": {"attempts": 10, "self_checks": 5, "accept": 0.8, "format_bonus": 0.5, "keep": 5000},
+    }
     measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "proposer/claim_right")
+
+    @property
+    def needs(self) -> Set[Capability]:
+        known: dict[str, Set[Capability]] = {"self": set(), "pg_answer": {ANSWERS}, "gold_mix": {DEMONSTRATIONS}}
+        return known[self.options.grm_label_source]
+
+    def check(self, task: Task) -> None:
+        refuse_formats(task, self.options.formats)
 
     def schedule(self) -> Schedule:
         o = self.options

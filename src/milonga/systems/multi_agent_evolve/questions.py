@@ -1,7 +1,8 @@
 """Questions without answers that the agents propose themselves: posing them, demonstrating their formats, and a replay pool.
 
-A question that does not belong to the task can be asked and answered too; no answer to it is right. The truth of the others is
-computed for metrics alone, and no text of a held-out split is ever taken.
+Questions in words have no known answers. In chain arithmetic a question that does not belong to the task can be asked and
+answered too; no answer to it is right. The truth of the others is computed for metrics alone, and no text of a held-out split
+is ever taken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.context import Context
+from milonga.evals.metrics import mean
 from milonga.patterns.self_questions import FLIP, SLIP
 from milonga.roles import StepSolver
 from milonga.roles.demonstrate import make_solver_example
@@ -18,22 +20,24 @@ from milonga.roles.solver import demonstration_to_rollout
 from milonga.systems.multi_agent_evolve.roles import Asker, Judge
 from milonga.tasks.base import assign_split, normalise_text
 from milonga.tasks.chain import Chain
-from milonga.tasks.invention import compute_answer, parse_invented, spoil_question, vary_problem
+from milonga.tasks.invention import compute_answer, parse_invented, pose_question, spoil_question, vary_problem
 from milonga.types import Problem, Rollout, Rollouts
 
 
-def is_question(proposal: Rollout) -> bool:
-    """Whether a proposal can be parsed and is not a held-out problem; it need not make sense."""
-    return proposal.parsed.is_valid and assign_split(proposal.parsed.get(Proposal).question) == "train"
+def is_question(proposal: Rollout, in_words: bool = False) -> bool:
+    """Whether a proposal can be parsed and is not a held-out problem; it need not make sense. Questions in words have no
+    split."""
+    return proposal.parsed.is_valid and (in_words or assign_split(proposal.parsed.get(Proposal).question) == "train")
 
 
 def question_to_problem(ctx: Context, text: str, id: str) -> Problem:
     """Convert the text of a question into a problem for the solver. Its answer is empty where the question is none of the
-    task's."""
+    task's, or in words."""
     task = ctx.task
+    if not isinstance(task, Chain):
+        return pose_question(task, text, f"posed/{id}", id)
     problem = parse_invented(task, text, "", id)
     if problem is None:
-        assert isinstance(task, Chain)  # no other can be invented
         nothing = {"start": 0, "chain": [], "mod": task.options.mod}
         return Problem(f"posed/{id}", text, "", nothing, id)
     return replace(problem, id=f"posed/{id}", answer=compute_answer(problem))
@@ -105,7 +109,9 @@ class Pool:
         self.state["pairs"] = [*self.state.get("pairs", []), *pairs][-self.keep :]
 
     def compute_metrics(self, ctx: Context) -> dict[str, float | None]:
-        """Return metrics of the pool: its size, and the share of its questions that are none of the task's."""
+        """Return metrics of the pool: its size, and the share of its questions that are none of the task's, where that can be
+        known."""
         questions = self.state.get("questions", [])
-        bad = sum(not question_to_problem(ctx, text, id).answer for text, id in questions)
-        return {"pool/size": float(len(questions)), "pool/malformed": bad / len(questions) if questions else None}
+        known = questions if isinstance(ctx.task, Chain) else []
+        bad = [not question_to_problem(ctx, text, id).answer for text, id in known]
+        return {"pool/size": float(len(questions)), "pool/malformed": mean(bad)}

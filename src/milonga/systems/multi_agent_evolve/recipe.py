@@ -6,6 +6,7 @@ evaluation compares its scores with the hidden truth.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
-from milonga.patterns.self_questions import audit_judge, make_gold_pairs, restore_solution
+from milonga.patterns.self_questions import POSABLE, audit_judge, make_gold_pairs, refuse_formats, restore_solution
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
 from milonga.roles.proposer import Proposal
@@ -23,10 +24,12 @@ from milonga.schedule import Schedule, always, warm_up
 from milonga.systems.multi_agent_evolve.credit import difficulty_reward, mean_score, proposer_reward, solver_reward
 from milonga.systems.multi_agent_evolve.questions import Pool, demonstrate_formats, is_question, question_to_problem
 from milonga.systems.multi_agent_evolve.roles import Asker, Judge
+from milonga.tasks.base import DEMONSTRATIONS, Capability, Task
+from milonga.tasks.chain import Chain
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 Scores = dict[str, list[float]]
-"""Rollout id to its parsable judgements: 1 for right, 0 for wrong."""
+"""Rollout id to its parsable judgements, from 0 to 1; a judge that gives no points says 1 for right, 0 for wrong."""
 
 
 class MultiAgentEvolveOptions(RecipeOptions):
@@ -37,7 +40,9 @@ class MultiAgentEvolveOptions(RecipeOptions):
     answers: int = Field(5, ge=1)
     """Answers to a new question. The judgements of them give its difficulty."""
     judgements: int = Field(5, ge=1)
-    """Judgements of a new question. Each answer is judged once; the released code judges those to new questions five times."""
+    """Judgements of a new question."""
+    probe_judgements: int = Field(1, ge=1)
+    """Judgements of each answer to a new question: five in the released code. Other answers are judged once."""
     reference: float = Field(0.5, ge=0, le=1)
     """rho: how often a proposer is shown a question of the pool; otherwise one of the task's own."""
     difficulty: Literal["plain", "zero_at_extremes"] = "plain"
@@ -61,13 +66,31 @@ class MultiAgentEvolve(Recipe):
     agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
     overlap = Refused("its proposer's questions come from a pool that every turn adds to")
-    tasks = ("chain",)
+    tasks = POSABLE
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MultiAgentEvolveOptions
     options: MultiAgentEvolveOptions
     defaults = {"binding": "shared"}
     embedded_defaults = {"options": {"formats": 40}}
+    published = {
+        "turns": 300,
+        "batch": {"problems": 128, "rollouts": 2},
+        "sampling": {"temperature": 1.0, "max_tokens": 8192},
+        "policies": {"generator": {"lr": 1e-6, "minibatches": 2, "objective": {"preset": "grpo", "entropy_coef": 0.001}}},
+        "options": {"answers": 5, "judgements": 5, "probe_judgements": 5, "gate": 0.7, "reference": 0.5, "keep": 100_000},
+    }
     measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "pool/malformed", "pool/size")
+
+    in_words: bool = False
+    """Whether questions are in words, and not chain arithmetic; the task says so."""
+
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.judge_label_frac else set()
+
+    def check(self, task: Task) -> None:
+        self.in_words = not isinstance(task, Chain)
+        refuse_formats(task, self.options.formats)
 
     def schedule(self) -> Schedule:
         return warm_up("proposer", self.options.formats) + always("generator")
@@ -83,12 +106,14 @@ class MultiAgentEvolve(Recipe):
         o = self.options
         tried = ctx.ask("generator", self.pool.sample_questions(ctx), self.group_size)
         proposals = ctx.ask("proposer", self.pool.sample_requests(ctx, o.reference))
-        real = proposals.select(is_question)
+        real = proposals.select(lambda t: is_question(t, self.in_words))
         probes = ctx.ask(
             "generator", [question_to_problem(ctx, p.parsed.get(Proposal).question, p.id) for p in real], o.answers
         )
         practice = ctx.ask("verifier", self.sample_judge_practice(ctx))
         checks = [ctx.ask("verifier", real, o.judgements), ctx.ask("verifier", Rollouts([*tried, *probes])), practice]
+        if o.probe_judgements > 1:
+            checks.append(ctx.ask("verifier", probes, o.probe_judgements - 1))
         return Rollouts([*tried, *proposals, *probes, *(check for some in checks for check in some)])
 
     def sample_judge_practice(self, ctx: Context) -> Rollouts:
@@ -110,8 +135,8 @@ class MultiAgentEvolve(Recipe):
         solutions, checks = by_agent["generator"], by_agent["verifier"]
         scores: Scores = {}
         for check in checks:
-            final = check.verification.final
-            scores.setdefault(check.target.id, []).extend([] if final is None else [float(final)])
+            value = check.verification.final if check.verification.score is None else check.verification.score
+            scores.setdefault(check.target.id, []).extend([] if value is None else [float(value)])
         asked = {proposal.id for proposal in by_agent["proposer"]}
         tried = solutions.select(lambda t: t.problem.source not in asked)
         practice = checks.select(lambda t: t.target.id in self.state["told"] or "/pair/" in t.target.id)
@@ -142,19 +167,27 @@ class MultiAgentEvolve(Recipe):
             answered = mean_score([score for some in judged for score in some])
             quality = mean_score(scores.get(proposal.id, []))
             hard = 0.0 if np.isnan(answered) else difficulty_reward(answered, o.difficulty == "zero_at_extremes")
-            real = is_question(proposal)
-            rewards.append(proposer_reward(quality, hard, float(real), o.gate, o.difficulty_below_gate))
+            real = is_question(proposal, self.in_words)
+            form = proposal.parsed.format if real else 0.0
+            rewards.append(proposer_reward(quality, hard, form, o.gate, o.difficulty_below_gate))
             if real and quality >= o.gate:
                 self.pool.add_question(proposal)
         return rewards
 
     def compute_judge_reward(self, check: Rollout) -> float:
-        """Return the judge's reward: for its format, or for the right verdict on a solution of known truth."""
+        """Return the judge's reward: for its format, or for the right verdict on a solution of known truth. Points in prose may
+        be in half the form; a verdict has it or not."""
         label = self.state["told"].get(check.target.id)
-        return float(check.parsed.is_valid) if label is None else float(check.verification.final == label)
+        if label is not None:
+            return float(check.verification.final == label)
+        return float(check.parsed.is_valid) if check.verification.score is None else check.parsed.format
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         found: dict[str, Any] = dict(audit_judge(ctx, self.options.audit, "live"))
         asked = ctx.ask("proposer", self.pool.sample_requests(ctx, 0.0))
-        real = [is_question(p) and bool(question_to_problem(ctx, p.parsed.get(Proposal).question, p.id).answer) for p in asked]
+        real = [
+            is_question(p, self.in_words)
+            and (self.in_words or bool(question_to_problem(ctx, p.parsed.get(Proposal).question, p.id).answer))
+            for p in asked
+        ]
         return found | {"proposer/well_formed": mean(real)} | self.pool.compute_metrics(ctx)

@@ -1,28 +1,33 @@
 """Self-Rewarding Language Models (arXiv 2401.10020): one model answers, grades its answers, and learns from its own grades.
 
-A seed of graded solutions teaches the model to give points. Then, in rounds, it answers problems and grades each answer several
-times; the best of a problem is preferred to the worst by DPO, with the model that made and graded both as reference. The judge
-changes with the model: nothing outside the model corrects it after the seed.
+A seed of graded answers, where there is one, teaches the model to give points. Then, in rounds, it answers prompts and grades
+each answer several times; the best of a prompt is preferred to the worst by DPO, with the model that made and graded both as
+reference. The judge changes with the model: nothing outside the model corrects it after the seed.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Set
+from functools import cached_property
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from milonga.context import Context
 from milonga.credit import select_best_worst
 from milonga.credit.selection import PairRule
+from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.preference_pairs import BEFORE, Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
+from milonga.roles.proposer import QuestionWriter
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.self_rewarding.roles import MOST, Grader, award_points
-from milonga.tasks.base import DEMONSTRATIONS, STEPS
+from milonga.systems.self_rewarding.prompts import Graded, read_graded, show_graded, write_prompts
+from milonga.systems.self_rewarding.roles import MOST, STYLE, Grader, award_points
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, STEPS, Capability, Task
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 SEED = "seed"
@@ -32,8 +37,10 @@ MEASURED = 64
 
 
 class SelfRewardingOptions(RecipeOptions):
-    seed_turns: int = Field(12, ge=1)
-    """Turns that teach the model to grade, before the first round."""
+    seed_turns: int = Field(0, ge=0)
+    """Turns that teach the model to grade, before the first round; 0 for models that can."""
+    seed_path: str | None = None
+    """A file of graded answers to learn grading from; without it the task shows how."""
     seed_noise: float = Field(0.0, ge=0, le=1)
     """Share of the seed's grades that are given at random."""
     round_turns: int = Field(4, ge=1)
@@ -41,7 +48,14 @@ class SelfRewardingOptions(RecipeOptions):
     gradings: int = Field(3, ge=1)
     """Gradings of an answer; its score is the mean of those that can be read."""
     judge: Literal["self", "frozen", "oracle"] = "self"
-    """self: the model as it was at the start of the round. frozen: as it was after the seed. oracle: the truth of the steps."""
+    """self: the model as it was at the start of the round. frozen: as it was after the seed. oracle: the truth, of each step
+    where it is known, else of the answer."""
+    prompts: Literal["task", "proposed"] = "task"
+    """proposed: new prompts, written by the model as it started in the style of the task's own, and filtered."""
+    shots: int = Field(8, ge=1)
+    """Of proposed prompts: how many of the task's are shown for each."""
+    most_similar: float = Field(0.7, gt=0, le=1)
+    """Of proposed prompts: those whose ROUGE-L with one that was shown reaches this are dropped."""
     min_margin: float = Field(1.0, ge=0, le=MOST)
     """Points that must lie between the two answers of a pair; equal ones never make one."""
     pair_rule: PairRule = "best_worst"
@@ -49,19 +63,29 @@ class SelfRewardingOptions(RecipeOptions):
     length_bonus: float = Field(0.0, ge=0)
     """Points that answers longer than the median of their problem get for that alone: a judge who loves length, to show it."""
 
+    @model_validator(mode="after")
+    def _uses_its_seed(self) -> Self:
+        if self.seed_path is not None and not self.seed_turns:
+            raise ValueError("seed_path is learned from in seed_turns: set options.seed_turns too, such as 12")
+        return self
+
 
 class SelfRewarding(Recipe):
     """One model is answerer and judge, and prefers its own best to its own worst (arXiv 2401.10020)."""
 
     name = "self_rewarding"
     granularity = "sequence"
-    truth = "graded solutions, at the start"
-    needs = {DEMONSTRATIONS, STEPS}
-    agents = {"generator": StepSolver, "verifier": Grader}
+    truth = "none, or graded answers at the start"
+    agents = {"generator": StepSolver, "verifier": Grader, "proposer": QuestionWriter}
     lead = "generator"
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
-    learns = {"generator": ("dpo",), "verifier": ("cross_entropy", "dpo", "policy_gradient")}
+    learns = {
+        "generator": ("dpo",),
+        "verifier": ("cross_entropy", "dpo", "policy_gradient"),
+        "proposer": ("dpo", "policy_gradient"),
+    }
+    inference_only = ("proposer",)
     measures = ("verifier/own_score", "verifier/score_gap")
     defaults = {
         "binding": "shared",
@@ -69,15 +93,53 @@ class SelfRewarding(Recipe):
         "policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BEFORE}}},
         "batch": {"rollouts": 4},
     }
-    embedded_defaults = {"options": {"seed_noise": 0.15}}
+    embedded_defaults = {"options": {"seed_turns": 12, "seed_noise": 0.15}}
+    published = {
+        "turns": 682,
+        "batch": {"problems": 16, "rollouts": 4},
+        "sampling": {"temperature": 0.7},
+        "policies": {
+            "generator": {
+                "lr": 1e-6,
+                "schedule": "cosine",
+                "objective": {"preset": "dpo", "beta": 0.1, "nll_coef": 0.0, "kl_from": BEFORE},
+            }
+        },
+        "options": {"round_turns": 341, "gradings": 3, "min_margin": 0.0, "prompts": "proposed"},
+    }
     Options = SelfRewardingOptions
     options: SelfRewardingOptions
 
+    @classmethod
+    def select_agents(cls, options: SelfRewardingOptions) -> Mapping[str, type[Role]]:
+        """The writer of prompts takes part where prompts are proposed."""
+        return {agent: role for agent, role in cls.agents.items() if agent != "proposer" or options.prompts == "proposed"}
+
+    @property
+    def needs(self) -> Set[Capability]:
+        shown: Set[Capability] = {DEMONSTRATIONS, STEPS} if self.options.seed_turns and not self.options.seed_path else set()
+        return shown | ({ANSWERS} if self.options.judge == "oracle" else set())
+
+    @cached_property
+    def seed_examples(self) -> list[Graded]:
+        """The graded answers of the seed's file; none without a file."""
+        return [] if self.options.seed_path is None else read_graded(self.options.seed_path)
+
+    def check(self, task: Task) -> None:
+        """Read the seed's file before anything is loaded."""
+        _ = self.seed_examples
+
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        return {"generator": StepSolver(dialect), "verifier": Grader(dialect, self.options.seed_noise)}
+        made: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": Grader(dialect, self.options.seed_noise)}
+        if self.options.prompts == "task":
+            return made
+        if dialect == "terse":
+            raise ConfigError("options.prompts=proposed needs a model that writes prose, which an embedded one does not")
+        return made | {"proposer": QuestionWriter(dialect, STYLE)}
 
     def schedule(self) -> Schedule:
-        before = tuple(Action("snapshot", policy, BEFORE) for policy in dict.fromkeys(self.policies.values()))
+        both = dict.fromkeys(self.policies[agent] for agent in ("generator", "verifier"))
+        before = tuple(Action("snapshot", policy, BEFORE) for policy in both)
         seeded = Action("snapshot", self.policies["verifier"], SEED)
         turns = self.options.round_turns
         intro = (Phase("verifier", self.options.seed_turns, name=SEED), Phase("generator", turns, enter=(seeded, *before)))
@@ -85,13 +147,17 @@ class SelfRewarding(Recipe):
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample answers and gradings of the model at the start of the round."""
+        o = self.options
         if ctx.phase == SEED:
-            return sample_demonstrations(ctx, "verifier")
-        answers = ctx.ask("generator", ctx.problems(), self.group_size, tag=BEFORE)
-        if self.options.judge == "oracle":
-            return answers
-        judge = SEED if self.options.judge == "frozen" else BEFORE
-        return Rollouts([*answers, *ctx.ask("verifier", answers, self.options.gradings, tag=judge)])
+            return show_graded(ctx, self.seed_examples) if o.seed_path else sample_demonstrations(ctx, "verifier")
+        written, problems = Rollouts([]), ctx.problems() if o.prompts == "task" else []
+        if o.prompts == "proposed":
+            written, problems = write_prompts(ctx, o.shots, o.most_similar)
+        answers = ctx.ask("generator", problems, self.group_size, tag=BEFORE)
+        if o.judge == "oracle":
+            return Rollouts([*written, *answers])
+        gradings = ctx.ask("verifier", answers, o.gradings, tag=SEED if o.judge == "frozen" else BEFORE)
+        return Rollouts([*written, *answers, *gradings])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of the best answer - log-ratio of the worst)), by the own score."""
@@ -110,9 +176,11 @@ class SelfRewarding(Recipe):
             for best, worst in chosen
         ]
         pairs = record_pairs(ctx, candidates)
+        written = rollouts.of("proposer")
         notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problem_ids)))}
         if not pairs:
             return []  # every answer of a problem scores alike: the judge has nothing more to say
+        notes |= {"prompts_kept": len(set(answers.problem_ids)) / len(written)} if len(written) else {}
         notes |= {"pairs": float(len(pairs)), "longer_wins": longer_win_rate(pairs)} | right_win_metrics(pairs)
         source = "steps" if self.options.judge == "oracle" else "verifier"
         return [make_pair_batch(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
@@ -120,7 +188,7 @@ class SelfRewarding(Recipe):
     def score_answers(self, answers: Rollouts, gradings: Rollouts) -> Floats:
         """Return one score per answer: the mean of the points that can be parsed, plus the length bonus; NaN where none can."""
         if self.options.judge == "oracle":
-            own = np.array([float(award_points(t.grade.steps or ())) if t.grade else np.nan for t in answers])
+            own = np.array([award_true_points(t) for t in answers])
         else:
             own = mean_points(answers, gradings)
         sizes, groups = np.array([len(t.text) for t in answers]), np.array(answers.problem_ids)
@@ -134,6 +202,13 @@ class SelfRewarding(Recipe):
         known = ~np.isnan(points)
         own, right = mean(points[known] / MOST), mean(answers.correct[known])
         return {"verifier/own_score": own, "verifier/score_gap": None if own is None or right is None else own - right}
+
+
+def award_true_points(answer: Rollout) -> float:
+    """Return the points that the truth gives: for the share of right steps or, where no step is known, for the answer alone."""
+    if answer.grade is None or answer.grade.steps is None:
+        return MOST * answer.correct
+    return float(award_points(answer.grade.steps))
 
 
 def mean_points(answers: Rollouts, gradings: Rollouts) -> Floats:

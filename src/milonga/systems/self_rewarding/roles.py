@@ -1,4 +1,4 @@
-"""The grader: from a problem and a solution, it writes a remark on each step and a score of 0 to 5 points."""
+"""The grader, which gives an answer 0 to 5 points, and the orders of the writer of new prompts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Sequence
 
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.grades import Scale, parse_grading
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.roles.verifier import StepVerifier, parse_verdict, render_tagged_prompt
 from milonga.tasks.base import Task
-from milonga.types import Parsed, Problem, Prompt, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 MOST = 5
 """Points of a solution in which nothing is wrong."""
@@ -25,14 +26,34 @@ remark on each of its {{count}} steps, inside <step> and </step>, each ending in
 
 Problem:
 """
+RUBRIC = f"""\
+Grade the answer to the question below with 0 to {MOST} points. Begin with 0, and add one point for each of these that is true:
+1. The answer is about the question and says something useful, even if much is missing.
+2. It deals with a good part of what was asked.
+3. It gives a basic answer that can be used and is not wrong.
+4. It answers all that was asked, directly, correctly and in good order, as a helpful assistant does.
+5. It is what an expert would write: right in every detail, clear, and without anything superfluous.
+
+Question:
+"""
+GRADE = f"""
+
+Justify your points in at most 100 words. Then end with one line "Score: N", where N is their sum, from 0 to {MOST}."""
+SCALE = Scale(0, MOST, ENOUGH)
+STYLE = """\
+Below are some questions. Write one more question of the same kind and in the same style. It must be different from all of \
+them, and complete in itself. Reply with one line or paragraph that begins with "Question:", and do not answer it.
+
+"""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @ROLES.register("grader")
 class Grader(Role):
-    """Scores a solution, after a check of each step.
+    """Scores a solution.
 
-    terse: the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
+    plain: a justification by an additive rubric, then `Score: N`, read with tolerance. The others check each step first. terse:
+    the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
     such line counts, decimals are allowed, and what is no number from 0 to 5 is missing, never 0. `noise` is how often the
     teacher of demonstrations gives points at random.
     """
@@ -53,11 +74,16 @@ class Grader(Role):
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
             return self.verifier.prompt(problem, target)
+        if self.dialect == "plain":
+            shown = (Part(problem.text, foreign=True), Part("\n\nAnswer:\n"), Part(target.text, foreign=True))
+            return (Part(RUBRIC), *shown, Part(GRADE + ("\n\nGrading:\n" if self.example else "")))
         return render_tagged_prompt(GRADER_PROMPT, problem, target, "Grading:")
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError("a grading is read against the solution it grades")
+        if self.dialect == "plain":
+            return parse_grading(text, SCALE)
         raw, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         points = parse_points(raw)
         fits = len(marks) == len(target.solution.steps) > 0
@@ -72,6 +98,8 @@ class Grader(Role):
         if self.dialect == "terse":
             marked = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)]
             return f"{''.join(marked)}={points:g}"
+        if self.dialect == "plain":
+            return "\n".join([*notes, f"Score: {points:g}"])
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
         return f"{''.join(lines)}Score: {points:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +10,18 @@ from typing import Literal
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
+from milonga.patterns.self_questions import restore_solution
 from milonga.roles import StepSolver
+from milonga.roles.proposer import Proposal
 from milonga.systems.self_taught_evaluators.roles import Duel, Judgement, Verdict, make_duel
+from milonga.tasks.base import normalise_text
 from milonga.tasks.corruption import garble_text
-from milonga.types import Problem, Rollout, Rollouts, Solution
+from milonga.tasks.invention import pose_question
+from milonga.types import Problem, Rollout, Rollouts
 
-Negatives = Literal["modified", "digits"]
-"""How the rejected solution of a pair is made: it solves a changed problem, or one character of the right one is changed."""
+Negatives = Literal["rewritten", "modified", "digits"]
+"""How the rejected solution of a pair is made: it solves the problem as the rewriter changed it, or as the task did; or one
+character of the right one is changed."""
 Answers = Literal["written", "sampled"]
 """Who writes solutions: the task, or the generator as it started."""
 START = "ref"
@@ -23,34 +29,49 @@ START = "ref"
 
 @dataclass(frozen=True)
 class Built:
-    """A pair of solutions built for a problem. `fails` tells whether the construction failed: the good solution does not solve
-    the problem, or the bad one does."""
+    """A pair of solutions built for a problem."""
 
     good: Rollout
     bad: Rollout
 
     @property
-    def construction_failed(self) -> bool:
-        return not (self.good.correct == 1.0 and self.bad.correct == 0.0)
+    def construction_failed(self) -> bool | None:
+        """Whether the good solution does not solve the problem, or the bad one does; None where the truth is unknown."""
+        known = not (math.isnan(self.good.correct) or math.isnan(self.bad.correct))
+        return self.good.correct == 0.0 or self.bad.correct == 1.0 if known else None
 
 
 def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, negatives: Negatives, changes: int) -> list[Built]:
-    """Build a pair for each problem. No answers are used: the preference follows from the construction."""
+    """Build a pair for each problem, and grade both sides as solutions of it, whatever they were written for. No answers are
+    used: the preference follows from the construction."""
     rngs = {problem.id: ctx.rng("pair", problem.id) for problem in problems}
     good = write_solutions(ctx, problems, answers)
     if negatives == "digits":
         texts = {problem.id: garble_text(text, rngs[problem.id]) for problem, text in good}
     else:
-        task = ctx.task
-        changed = {problem.id: task.make_related_problem(problem, rngs[problem.id], changes) for problem in problems}
-        others = {id: other for id, other in changed.items() if other is not None}
+        if negatives == "rewritten":
+            others = rewrite_problems(ctx, problems)
+        else:
+            related = ((p.id, ctx.task.make_related_problem(p, rngs[p.id], changes)) for p in problems)
+            others = {id: other for id, other in related if other is not None}
         found = {other.id: text for other, text in write_solutions(ctx, list(others.values()), answers)}
         texts = {id: found[other.id] for id, other in others.items() if other.id in found}
-    return [
-        Built(_grade_as_solution(ctx, problem, text, "good"), _grade_as_solution(ctx, problem, texts[problem.id], "bad"))
-        for problem, text in good
-        if problem.id in texts
-    ]
+    pairs = []
+    for problem, text in (one for one in good if one[0].id in texts):
+        sides = {"good": text, "bad": texts[problem.id]}
+        pairs.append([restore_solution(ctx, problem, side, f"{ctx.turn}/{name}/{problem.id}") for name, side in sides.items()])
+    return [Built(*pair) for pair in pairs]
+
+
+def rewrite_problems(ctx: Context, problems: Sequence[Problem]) -> dict[str, Problem]:
+    """Ask the rewriter, as it started, to change what each problem asks. Return the new ones by the ids of the old; what
+    cannot be read, or asks the same, is left out."""
+    out = {}
+    for rewritten in ctx.ask("rewriter", problems, tag=START):
+        old, text = rewritten.problem, rewritten.parsed.get(Proposal).question
+        if text and normalise_text(text) != normalise_text(old.text):
+            out[old.id] = pose_question(ctx.task, text, f"{old.id}/rewritten", rewritten.id)
+    return out
 
 
 def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers) -> list[tuple[Problem, str]]:
@@ -64,13 +85,6 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
         demonstration = task.demonstrate(problem, ctx.rng("solution", problem.id))
         out.append((problem, role.write(demonstration.steps, demonstration.answer)))
     return out
-
-
-def _grade_as_solution(ctx: Context, problem: Problem, text: str, name: str) -> Rollout:
-    """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
-    parsed = ctx.role("generator").parse(text, None)
-    grade = ctx.task.grade(problem, parsed.get(Solution).answer, parsed.get(Solution).steps)
-    return Rollout.from_text(f"{ctx.turn}/{name}/{problem.id}", "generator", problem, text, parsed, grade)
 
 
 def duel_both_orders(pairs: Sequence[Built]) -> Rollouts:

@@ -9,19 +9,21 @@ to the others of the same input, by DPO.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Literal
 
 from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import downsample_to_balance, filter_right_rows, term_weights
+from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.objectives import make_objective
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
+from milonga.roles.proposer import QuestionWriter
 from milonga.schedule import Action, Phase, Schedule
 from milonga.systems.self_taught_evaluators.duels import (
     START,
@@ -36,8 +38,8 @@ from milonga.systems.self_taught_evaluators.duels import (
     pair_sampled_solutions,
 )
 from milonga.systems.self_taught_evaluators.judgements import cap_unreadable, compute_pool_metrics, from_json, to_json
-from milonga.systems.self_taught_evaluators.roles import PairJudge
-from milonga.tasks.base import DEMONSTRATIONS, RELATED, STEPS, Capability
+from milonga.systems.self_taught_evaluators.roles import REWRITE, PairJudge
+from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, RELATED, STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
@@ -61,14 +63,14 @@ class SelfTaughtEvaluatorsOptions(RecipeOptions):
     """Turns of an iteration in which the judge learns from what was kept."""
     rows: int = Field(256, ge=2)
     """Judgements in such a turn, drawn from all that were written; those that were not kept weigh nothing."""
-    answers: Answers = "written"
+    answers: Answers = "sampled"
     """Who writes the solutions: the task, or the generator as it started."""
-    negatives: Negatives = "modified"
-    """What the worse solution is: one of a changed problem, or the better one with one character changed."""
+    negatives: Negatives = "rewritten"
+    """What the worse solution solves: the problem as a model rewrote it, or as the task did. digits: one character differs."""
     changes: int = Field(1, ge=1)
-    """Places in which the changed problem differs; one is the hardest to see."""
-    checked: bool = True
-    """Whether pairs whose construction failed (the good solution is wrong, or the bad one right) are left out."""
+    """Places in which the task changes a problem; one is the hardest to see."""
+    checked: bool = False
+    """Whether pairs are left out whose good solution is known to be wrong, or the bad one right; not in the paper."""
     majority_filter: float = Field(0.0, ge=0, le=1)
     """Share of a pair's judgements in one order that must be right for any of them to be kept."""
     balance: bool = True
@@ -93,17 +95,22 @@ class SelfTaughtEvaluators(Recipe):
     name = "self_taught_evaluators"
     granularity = "sequence"
     truth = "none: pairs are built"
-    agents = {"generator": StepSolver, "judge": PairJudge}
-    inference_only = ("generator",)
+    agents = {"generator": StepSolver, "judge": PairJudge, "rewriter": QuestionWriter}
     lead = "judge"
     overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
-    learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",)}
+    learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",), "rewriter": ("policy_gradient", "dpo")}
+    inference_only = ("generator", "rewriter")
     defaults = {"policies": {"judge": {"objective": {"preset": "dpo", "nll_coef": 1.5, "kl_from": PREFER}}}}
     embedded_defaults = {
         "policies": {"judge": {"lr": 3e-4}},
-        "options": {"seed_turns": 12, "seed_noise": 0.15, "seed_first": 0.6},
+        "options": {"seed_turns": 12, "seed_noise": 0.15, "seed_first": 0.6}
+        | {"negatives": "modified", "answers": "written", "checked": True},
         "turns": 42,
+    }
+    published = {
+        "sampling": {"temperature": 0.7, "max_tokens": 2048},
+        "policies": {"judge": {"lr": 1e-6, "schedule": "cosine", "warmup": 100, "weight_decay": 0.1}},
     }
     Options = SelfTaughtEvaluatorsOptions
     options: SelfTaughtEvaluatorsOptions
@@ -111,13 +118,24 @@ class SelfTaughtEvaluators(Recipe):
 
     @property
     def needs(self) -> Set[Capability]:
-        if self.options.seed_turns > 0:
-            return {RELATED, STEPS, DEMONSTRATIONS}
-        return {RELATED, DEMONSTRATIONS} if self.options.answers == "written" else {RELATED}
+        o = self.options
+        wanted = {ANSWERS: o.checked, RELATED: o.negatives != "rewritten", STEPS: o.seed_turns > 0}
+        wanted[DEMONSTRATIONS] = o.seed_turns > 0 or o.answers == "written"
+        return {capability for capability, is_needed in wanted.items() if is_needed}
+
+    @classmethod
+    def select_agents(cls, options: SelfTaughtEvaluatorsOptions) -> Mapping[str, type[Role]]:
+        """The rewriter takes part where it changes problems."""
+        return {agent: role for agent, role in cls.agents.items() if agent != "rewriter" or options.negatives == "rewritten"}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        judge = PairJudge(dialect, self.options.seed_noise, self.options.seed_first)
-        return {"generator": StepSolver(dialect), "judge": judge}
+        o = self.options
+        judge = PairJudge(dialect, o.seed_noise, o.seed_first)
+        if o.negatives != "rewritten":
+            return {"generator": StepSolver(dialect), "judge": judge}
+        if dialect == "terse" or o.answers == "written":
+            raise ConfigError("options.negatives=rewritten needs a model that writes prose, and options.answers=sampled")
+        return {"generator": StepSolver(dialect), "judge": judge, "rewriter": QuestionWriter(dialect, REWRITE)}
 
     def schedule(self) -> Schedule:
         """The seed phase; iterations that each begin from it again; and the final DPO stage, whose reference is where it
@@ -139,7 +157,7 @@ class SelfTaughtEvaluators(Recipe):
         if ctx.phase == TRAIN:
             return Rollouts([])
         pairs = build_pairs(ctx, ctx.problems(), self.options.answers, self.options.negatives, self.options.changes)
-        self.state["construction_errors"] = mean([one.construction_failed for one in pairs]) or 0.0
+        self.state["construction_errors"] = mean([one.construction_failed for one in pairs])
         usable = [one for one in pairs if not (self.options.checked and one.construction_failed)]
         tag = PREFER if ctx.phase == PREFER else "live"
         return ctx.ask("judge", duel_both_orders(usable), self.group_size, tag=tag)
@@ -175,7 +193,8 @@ class SelfTaughtEvaluators(Recipe):
         if not any(kept):
             return []  # nothing that was drawn agrees with how its pair was built
         weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
-        notes = compute_pool_metrics(pool) | {"construction_errors": self.state["construction_errors"]}
+        errors = self.state["construction_errors"]
+        notes = compute_pool_metrics(pool) | ({} if errors is None else {"construction_errors": errors})
         loss, sources = make_objective("cross_entropy").loss, {"construction": 1.0}
         return [TrainBatch(judge, loss, rows, weights=weights, sources=sources, notes=notes)]
 
@@ -203,9 +222,9 @@ class SelfTaughtEvaluators(Recipe):
         problems, votes = ctx.problems(self.options.measured), self.options.votes
         real = pair_sampled_solutions(ctx.ask("generator", problems, SAMPLES, tag=START))
         found = compute_duel_metrics(ctx.ask("judge", duel_both_orders(real), votes) if real else Rollouts([]))
-        built = build_pairs(
-            ctx, problems, "written" if DEMONSTRATIONS in ctx.task.offers else "sampled", "modified", self.options.changes
-        )
+        kind: Negatives = self.options.negatives if self.options.negatives == "rewritten" else "modified"
+        written = kind == "modified" and DEMONSTRATIONS in ctx.task.offers
+        built = build_pairs(ctx, problems, "written" if written else "sampled", kind, self.options.changes)
         right = compute_duel_metrics(
             ctx.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)
         )["pair_accuracy"]

@@ -1,4 +1,4 @@
-"""The pair judge: from a problem and two solutions, it checks both and names the better one.
+"""The pair judge, which checks two solutions and names the better one, and the orders of the rewriter.
 
 A duel is a given rollout whose targets are two solutions, in the order in which they are shown; judgements target duels.
 A duel may know which of the two is better; no prompt ever shows it.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.prose import read_choice
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.tasks.base import RELATED, Demonstration, Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
@@ -22,12 +23,20 @@ Verdict = Literal["A", "B", "tie"]
 JUDGE_PROMPT = """\
 You are given a problem and two solutions, A and B. Decide which of them solves the problem better. First name the errors of \
 each. Then choose one to five criteria that matter for this problem, and compare the solutions by them. Let neither their \
-order nor their length nor their names count. End with your verdict alone in brackets: [A] or [B], or [C] for a tie.
+order nor their length nor their names count. End with your verdict alone in brackets: {verdicts}.
 
 Problem:
 """
-TERSE = {"+": "A", "-": "B", "?": "tie"}
-TAGGED = {"A": "A", "B": "B", "C": "tie"}
+VERDICTS = {"tagged": "[A] or [B], or [C] for a tie", "plain": "[[A]] if A is better, [[B]] if B is better"}
+REWRITE = """\
+Rewrite the question below: write a question that is similar and about the same topic, but asks for something else, so that a \
+good answer to the new question is a wrong answer to the old one. Reply with one paragraph that begins with "Question:", and \
+do not answer it.
+
+Old question:
+"""
+TERSE: dict[str, Verdict] = {"+": "A", "-": "B", "?": "tie"}
+NAMED: dict[str, Verdict] = {"A": "A", "B": "B", "C": "tie"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +70,9 @@ def make_duel(pair: str, good: Rollout, bad: Rollout, better: Place) -> Rollout:
 class PairJudge(Role):
     """Says which of two solutions is better, after a check of both.
 
-    terse: the checks of the step verifier, of the first solution and then of the second, and a last line `=+` for the first,
-    `=-` for the second or `=?` for a tie. tagged: reasoning in any form; the last bracket counts. `noise` is how often the
-    verdict of a demonstration is the wrong one, `first` how often its better solution is the first.
+    plain: reasoning, then `[[A]]` or `[[B]]`, read with tolerance. tagged: the last bracket counts. terse: the checks of both
+    in order, and a last line `=+` for the first, `=-` for the second or `=?` for a tie. `noise` is how often the verdict of a
+    demonstration is the wrong one, `first` how often its better solution is the first.
     """
 
     name = "pair_judge"
@@ -88,14 +97,17 @@ class PairJudge(Role):
         if self.dialect == "terse":
             return (Part("?"), asked, Part("\n"), first, Part("\n?"), second, Part("\n!"))
         middle = (Part("\n\nSolution A:\n<solution>\n"), first, Part("\n</solution>\n\nSolution B:\n<solution>\n"), second)
-        return (Part(JUDGE_PROMPT), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
+        orders, end = JUDGE_PROMPT.format(verdicts=VERDICTS[self.dialect]), "\n</solution>\n\nJudgement:\n"
+        return (Part(orders), asked, *middle, Part(end))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
-        verdict = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
-        if verdict is None:
-            return Parsed(Judgement(None), 0.0, "no verdict at the end")
-        return Parsed(Judgement(verdict), 1.0)  # type: ignore[arg-type]
+        if self.dialect == "plain":
+            choice, form = read_choice(text)
+        else:
+            found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
+            choice, form = found[-1] if found else None, 1.0
+        verdict = (TERSE if self.dialect == "terse" else NAMED).get(choice or "")
+        return Parsed(Judgement(verdict), form) if verdict else Parsed(Judgement(None), 0.0, "no verdict at the end")
 
     def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
         """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
@@ -105,7 +117,7 @@ class PairJudge(Role):
         words = {True: "right", False: "wrong"}
         named = zip("AB", checks, strict=True)
         lines = [f"{name}: {note} ({words[right]})\n" for name, one in named for note, right in one]
-        return "".join(lines) + f"[{verdict}]"
+        return "".join(lines) + (f"[[{verdict}]]" if self.dialect == "plain" else f"[{verdict}]")
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
@@ -117,10 +129,8 @@ class PairJudge(Role):
             raise TypeError(f"task '{task.name}' cannot write a wrong solution of every problem")
         better: Place = "A" if rng.random() < self.first else "B"
         solver = StepSolver(self.dialect)
-        right, wrong = (
-            _grade_demonstration(good, task, problem, solver, "good"),
-            _grade_demonstration(bad, task, problem, solver, "bad"),
-        )
+        right = _grade_demonstration(good, task, problem, solver, "good")
+        wrong = _grade_demonstration(bad, task, problem, solver, "bad")
         target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
         verdict = turned if rng.random() < self.noise else better

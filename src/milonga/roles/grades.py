@@ -1,0 +1,99 @@
+r"""Reading a score on a scale from what a judge wrote: "Score: 7", "**7/10**", "<score>7</score>", "\boxed{7}".
+
+Invariant: every number is looked at with a bounded part of its surroundings, so that time grows linearly with the text. What is
+not plainly a score of the scale is none: nothing is guessed, and a missing score is never a low one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from milonga.roles.prose import CLOSE, find_thought
+from milonga.types import Parsed, Verification
+
+NEAR = 60
+"""Characters before and behind a number that are looked at."""
+NUMBER = re.compile(
+    r"(?<![\w.,/])(?P<points>\d{1,3}(?:\.\d{1,3})?)(?: ?/ ?(?P<most>\d{1,3})| out of (?P<of>\d{1,3}))?(?![\w/%]|[.,]\d)"
+)
+TERM_AFTER = re.compile(r" {0,2}(?:-|–|—|to|or|and|[+=×]) {0,2}[\d(]")
+"""What follows a number that is one end of a range, or a term of a sum."""
+RANGE_BEFORE = re.compile(r"\d {0,2}(?:-|–|—|to|or|and) {0,2}$|[-−]$")
+TAG_BEFORE = re.compile(r"<(?:score|rating|grade|points)>\W{0,4}$", re.IGNORECASE)
+BOX_BEFORE = re.compile(r"\\boxed\{\W{0,3}$")
+LINK = (
+    r"(?:\W{0,4}\([^()\n]{0,24}\))?(?: (?:for|of) (?:the|this)(?: \w{1,14}){1,3})?"
+    r"(?:\W{1,8}|\W{0,4}\b(?:is|of|would be|should be)\b\W{0,6}(?:an? )?)(?:N ?= ?)?(?:\\boxed\{)?\W{0,3}$"
+)
+"""What may stand between the word "score" and its number."""
+SUM = r"\W{1,6}\d[\d +.()]{2,40}= ?\W{0,4}$"
+LABEL = re.compile(
+    r"\n[\s>*#_\-•`\"'({\[]{0,12}(?:(?:so|thus|therefore|the|my|your|overall|final|total),? ){0,4}"
+    rf"(?:(?:score|rating)(?:{LINK}|{SUM})|(?:grade|points|total points)\W{{0,3}}[:=]\W{{0,6}}$)",
+    re.IGNORECASE,
+)
+"""A line that begins with "Score:" or the like, up to its number."""
+MENTION = re.compile(rf"\bscore{LINK}|\b(?:rate|rated|score|scored)\b(?: [\w']{{1,14}}){{0,5}} $", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale of points. From `right` on, what was graded counts as right."""
+
+    low: int
+    high: int
+    right: float
+
+    def normalise(self, points: float) -> float:
+        """Map points to [0, 1]."""
+        return (points - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A number that may be the score. `points` is None if it lies outside the scale; plainness: 1 mentioned, 2 as asked."""
+
+    points: float | None
+    plainness: int
+
+
+def read_score(text: str, scale: Scale) -> tuple[float | None, float]:
+    """Read the points that a text gives, after its thought, and score the format: 1 for one line or tag that says them, one
+    half for several (the last counts) or for a number that is only mentioned, 0 where there is none."""
+    thought = find_thought(text)
+    begin = 0 if thought is None else thought[1] + len(CLOSE)
+    tail = len(text.rstrip())
+    last = text.rfind("\n", begin, tail) + 1
+    found = [one for match in NUMBER.finditer(text, begin) if (one := _weigh(text, match, begin, last, scale)) is not None]
+    plain = [one for one in found if one.plainness == 2]
+    best = (plain or found or [_Found(None, 0)])[-1]
+    if best.points is None:
+        return None, 0.0
+    return best.points, 1.0 if len(plain) == 1 else 0.5
+
+
+def _weigh(text: str, match: re.Match[str], begin: int, last: int, scale: Scale) -> _Found | None:
+    """Weigh a number as a score; None if it is a number of the analysis. `last` is where the last line begins."""
+    first = max(begin, match.start() - NEAR)
+    before = ("\n" if first == begin else "\0") + text[first : match.start()]
+    after = text[match.end() : match.end() + NEAR]
+    most = match["most"] or match["of"]
+    if TERM_AFTER.match(after) or RANGE_BEFORE.search(before) or (most is not None and int(most) != scale.high):
+        return None
+    value = float(match["points"])
+    points = value if scale.low <= value <= scale.high else None
+    if TAG_BEFORE.search(before) or LABEL.search(before):
+        return _Found(points, 2)
+    in_last_line = match.start() >= last
+    alone = in_last_line and not text[last : match.start()].strip(" *_`#>\"'$") and not after.strip(" *_`.\"'$\n")
+    boxed = in_last_line and BOX_BEFORE.search(before) is not None
+    return _Found(points, 1) if most or alone or boxed or MENTION.search(before) else None
+
+
+def parse_grading(text: str, scale: Scale) -> Parsed:
+    """Parse a grading in prose: its points as a score from 0 to 1, and as a verdict. Steps are not judged."""
+    points, form = read_score(text, scale)
+    if points is None:
+        return Parsed(Verification(None, None), 0.0, f"no score from {scale.low} to {scale.high}")
+    return Parsed(Verification(None, points >= scale.right, score=scale.normalise(points)), form)

@@ -1,0 +1,188 @@
+"""Readers of free text that several systems share: scores on a scale, questions, choices between two answers, conclusions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.roles.grades import Scale, parse_grading, read_score
+from milonga.roles.proposer import Proposal, Proposer, QuestionWriter
+from milonga.roles.prose import read_choice, read_conclusion
+from milonga.roles.questions import read_question
+from milonga.types import Problem
+
+TEN, FIVE = Scale(1, 10, 8), Scale(0, 5, 4)
+SCORES: list[tuple[str, Scale, float | None, float]] = [
+    ("Score: 7", TEN, 7, 1.0),
+    ("Good.\n\n**Final Score: 9/10**", TEN, 9, 1.0),
+    ("<score>7</score>", TEN, 7, 1.0),
+    ("- **Score:** 4.5", FIVE, 4.5, 1.0),
+    ("### Score\n\n4", FIVE, 4, 1.0),
+    ("Score (0-5): 4", FIVE, 4, 1.0),
+    ('{"score": 7, "why": "12 is wrong"}', TEN, 7, 1.0),
+    ("Score: $\\boxed{4}$", FIVE, 4, 1.0),
+    ("Therefore, the final score is 4.", FIVE, 4, 1.0),
+    ("Total score: 3 points", FIVE, 3, 1.0),
+    ("Score: N = 4", FIVE, 4, 1.0),
+    ("Score: 1 + 1 + 1 + 0 + 0 = 3", FIVE, 3, 1.0),
+    ("<think>Score: 1</think>Score: 5", FIVE, 5, 1.0),
+    ("Score: 2\nNo, better:\nScore: 5", FIVE, 5, 0.5),
+    ("**7/10**", TEN, 7, 0.5),
+    ("\\boxed{7}", TEN, 7, 0.5),
+    ("I would give it 8 out of 10.", TEN, 8, 0.5),
+    ("I would rate this answer a 6", TEN, 6, 0.5),
+    ("The answer is 12, as it should be.\n7", TEN, 7, 0.5),
+    ("Score: 7 or 8", TEN, None, 0.0),
+    ("Score: 7-8", TEN, None, 0.0),
+    ("Score: 11", TEN, None, 0.0),
+    ("Score: -1", FIVE, None, 0.0),
+    ("Score: 0", TEN, None, 0.0),
+    ("Score: 9/10", FIVE, None, 0.0),
+    ("Score: 80%", TEN, None, 0.0),
+    ("Score: five", FIVE, None, 0.0),
+    ("<think>Score: 3", FIVE, None, 0.0),
+    ("The total is 4, and Grade 7 has 5 pupils.", TEN, None, 0.0),
+    ("I give 1 point for relevance and 1 for use.", FIVE, None, 0.0),
+    ("\\boxed{4} is the right result.\nIt is well done.", TEN, None, 0.0),
+    ("", TEN, None, 0.0),
+]
+
+
+@pytest.mark.parametrize(("text", "scale", "points", "form"), SCORES)
+def test_a_score_is_read_however_it_is_written_and_never_guessed(
+    text: str, scale: Scale, points: float | None, form: float
+) -> None:
+    assert read_score(text, scale) == (points, form)
+
+
+def test_points_become_a_score_and_a_verdict() -> None:
+    """V = (x - 1) / 9 on a scale from 1 to 10; points / 5 on one from 0 to 5."""
+    found = parse_grading("Score: 7", TEN).value
+    assert found.score == pytest.approx(6 / 9) and found.final is False and found.steps is None
+    assert [parse_grading(f"Score: {n}", TEN).value.score for n in (1, 10)] == [0.0, 1.0]
+    assert parse_grading("Score: 4", FIVE).value.score == 0.8 and parse_grading("Score: 4", FIVE).value.final is True
+    missing = parse_grading("It is fine.", TEN)
+    assert missing.value.score is None and missing.format == 0.0 and missing.invalid == "no score from 1 to 10"
+
+
+@PROPERTY
+@given(st.integers(1, 10), st.text(max_size=40).filter(lambda text: "<" not in text))
+def test_what_was_asked_for_reads_back_behind_any_remark(points: int, remark: str) -> None:
+    assert read_score(f"{remark}\nScore: {points}", TEN)[0] == points
+
+
+CHARS = st.sampled_from([*"0123456789", *" \n:/.*-+=[](){}AB", "Score", "rating", "of", "or", "boxed{", "<score>", "Question:",
+                         "Answer:", "[[A]]", "Final verdict", "CORRECT", "<think>", "</think>", "<question>"])  # fmt: skip
+
+
+@PROPERTY
+@given(st.lists(CHARS, max_size=40).map("".join))
+def test_no_text_breaks_a_reader(text: str) -> None:
+    points, form = read_score(text, TEN)
+    assert (points is None and form == 0.0) or (points is not None and 1 <= points <= 10 and form in (0.5, 1.0))
+    question = read_question(text)
+    assert (question.format > 0) == bool(question.question) and (question.question or not question.work)
+    choice, sure = read_choice(text)
+    assert choice in (None, "A", "B", "C") and (sure > 0) == (choice is not None)
+    assert read_conclusion(text)[0] in (None, True, False)
+
+
+@pytest.mark.parametrize(
+    "piece", ["1 ", "score ", "Score: ", "1/", "(", "1 + ", "Question:\n", "A ", "[[", "final ", "A or ", "Sure:\n\n"]
+)
+def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """Ten times the text may take ten times as long; forty leaves room for a busy machine, a quadratic reader takes a
+    hundred. Time of the processor, and not of the clock."""
+
+    def measure(times: int) -> float:
+        text, best = piece * times, float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            for read in (lambda t: read_score(t, TEN), read_question, read_choice, read_conclusion):
+                read(text)
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert measure(10_000) < 40 * max(measure(1_000), 2e-3)
+
+
+QUESTIONS = [
+    ("Question: How many?", "How many?", "", 1.0),
+    ("Sure! Here is a harder question:\n\n**Question:** How many\npears?\n\n**Answer:** 4", "How many\npears?", "4", 1.0),
+    ("<question>How many?</question>\nSolution: \\boxed{3}", "How many?", "\\boxed{3}", 1.0),
+    ("<think>Question: no</think>New question: How many?", "How many?", "", 1.0),
+    ("Question: one?\nQuestion: two?", "one?", "", 0.5),
+    ("How many are there?\n\nExplanation: it is harder.", "How many are there?", "", 0.5),
+    ('Certainly, here is one:\n"How many are there?"', "How many are there?", "", 0.5),
+    ("Question 2: How many?\nSolution:\n2 + 2 = 4.\n\nSo \\boxed{4}.", "How many?", "2 + 2 = 4.\n\nSo \\boxed{4}.", 1.0),
+    ("Question:", "", "", 0.0),
+    ("Answer: 4", "", "", 0.0),
+    ("", "", "", 0.0),
+]
+
+
+@pytest.mark.parametrize(("text", "question", "work", "form"), QUESTIONS)
+def test_a_question_is_found_among_what_stands_around_it(text: str, question: str, work: str, form: float) -> None:
+    found = read_question(text)
+    assert (found.question, found.work, found.format) == (question, work, form)
+
+
+def test_a_proposer_in_prose_asks_for_a_box_only_where_answers_have_one() -> None:
+    role = Proposer("plain")
+    boxed, free = (role.prompt(Problem("p", "^How many?", "", {"form": form})) for form in ("posed", "open"))
+    assert "harder" in boxed[0].text and "\\boxed" in boxed[0].text and boxed[1].text == "How many?" and boxed[1].foreign
+    assert "\\boxed" not in free[0].text
+    found = role.parse("Question: How many?\nSolution: 2 + 2, so \\boxed{4}.")
+    assert found.is_valid and found.value == Proposal("How many?", "4", "2 + 2, so \\boxed{4}.")
+    assert role.parse(role.write("How many?", "So \\boxed{4}.")).value == Proposal("How many?", "4", "So \\boxed{4}.")
+    loose = role.parse("Question: How many?\nAnswer: four")
+    assert loose.is_valid and loose.value.answer == "four" and loose.format == 0.5
+    assert role.parse("Question: How many?").invalid == "no solution"
+    assert QuestionWriter("plain", "Ask.").parse("").invalid == "no question"
+
+
+CHOICES = [
+    ("A has an error. B is fine.\n\n[[B]]", "B", 1.0),
+    ("[[A]]", "A", 1.0),
+    ("**Verdict: [[A]]**", "A", 1.0),
+    ("End with [[A]] or [[B]].\n[[B]]", "B", 1.0),
+    ("At first [[A]]. But no:\n[[B]]", "B", 1.0),
+    ("[B]", "B", 0.5),
+    ("\\boxed{A}", "A", 0.5),
+    ("Verdict: B", "B", 0.5),
+    ("The better solution is A.", "A", 0.5),
+    ("Solution A is better than solution B, since B is wrong.", "A", 0.5),
+    ("Both are right.\n[[C]]", "C", 1.0),
+    ("My choice:\nB", "B", 0.5),
+    ("A is about apples, B is about pears.", None, 0.0),
+    ("[[A]] or [[B]]", None, 0.0),
+    ("<think>[[A]]", None, 0.0),
+    ("", None, 0.0),
+]
+
+
+@pytest.mark.parametrize(("text", "choice", "form"), CHOICES)
+def test_the_plainest_and_last_choice_counts(text: str, choice: str | None, form: float) -> None:
+    assert read_choice(text) == (choice, form)
+
+
+CONCLUSIONS = [
+    ("2 + 2 = 4.\n\nFinal verdict: CORRECT", True, True),
+    ("Step 1: fine.\nStep 2: wrong.\n**Final Verdict:** INCORRECT", False, True),
+    ("The answer is incorrect.", False, False),
+    ("It is 5, not 4.\nINCORRECT", False, False),
+    ("Final verdict: CORRECT\nFinal verdict: INCORRECT", None, False),
+    ("Final verdict: CORRECT or INCORRECT", None, False),
+    ("<think>Final verdict: CORRECT</think>Final verdict: INCORRECT", False, True),
+    ("It is about the correct value.", None, False),
+    ("", None, False),
+]
+
+
+@pytest.mark.parametrize(("text", "right", "marked"), CONCLUSIONS)
+def test_a_conclusion_is_one_verdict_or_none(text: str, right: bool | None, marked: bool) -> None:
+    assert read_conclusion(text) == (right, marked)
