@@ -86,11 +86,7 @@ class SelfPlaySwe(Recipe):
     defaults = {"task": {"name": "bugs"}, "binding": "shared", "batch": {"problems": 4, "rollouts": 8}}
     published = {"turns": 150, "batch": {"rollouts": 8}, "policies": {"generator": {"lr": 3e-6, "warmup": 30}}}
     measures = (
-        "injector/valid",
-        "injector/solved",
-        "injector/too_easy",
-        "injector/too_hard",
-        "injector/changed_files",
+        *(f"injector/{name}" for name in ("valid", "solved", "too_easy", "too_hard", "changed_files")),
         "generator/overfit",
     )
 
