@@ -414,7 +414,8 @@ ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
     "qwen_prm": {"judge": {}, "generator": {"labels": "judge"}},
     "search_self_play": {"reader": {}},
     "self_play_swe": {"injector": {"learn": "repair"}},
-    "self_taught_evaluators": {"generator": {}},
+    "self_rewarding": {"proposer": {}},
+    "self_taught_evaluators": {"generator": {}, "rewriter": {}},
     "sweet_rl": {"simulator": {}},
     "tango": FROZEN_VERIFIER,
     "tango_code": FROZEN_VERIFIER,
@@ -609,7 +610,7 @@ SOMETIMES = [("maporl", "partner"), ("cure", "tester")]
 @pytest.mark.parametrize(("recipe", "agent"), [*OTHERS, *SOMETIMES])
 def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tiny: Server, tmp_path: Path) -> None:
     short, before = SHORT[recipe], len(tiny.bodies)
-    options = short.options | ENDPOINTS[recipe][agent] | ({"reader": "model"} if agent == "reader" else {})
+    options = short.options | ENDPOINTS[recipe][agent] | ({"reader": "model", "min_words": 2} if agent == "reader" else {})
     own = {"binding": "own", "options": options, "policies": {agent: {"model": tiny.model}}}
     package.run(recipe, turns=1, out=tmp_path / "run", settings=TINY | TERSE | short.settings | own, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
