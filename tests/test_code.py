@@ -338,6 +338,12 @@ READING = [
 ]
 
 
+def test_the_clock_is_a_backstop_for_any_processor_time() -> None:
+    for cpu_s in (0.5, 1.0, 10.0):
+        limits = Code(CodeOptions(dialect="python", cpu_s=cpu_s)).runner.limits
+        assert limits.cpu_s == cpu_s and limits.wall_s == max(5.0, 5 * cpu_s)
+
+
 def test_programs_that_read_and_print(tmp_path: Path) -> None:
     task = from_file(written(tmp_path, READING), tolerance=1e-6)
     halve, add = sorted(task.draw_problems("train", 0, 2), key=lambda p: len(p.data["printed"]))

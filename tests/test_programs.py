@@ -54,7 +54,7 @@ ANSWERS = [
     ("output", "**Output:** `[1, 2]`.", "[1, 2]", 0.5),
     ("output", "So the answer is \\boxed{7}.", "7", 0.5),
     ("output", "Then `f` returns `[1]`.", "[1]", 0.5),
-    ("output", "```output\nab cd\n```", "'ab cd'", 0.5),
+    ("output", "`n` is 3: `3`\n```output\nab cd\n```", "'ab cd'", 0.5),
     ("input", "```input\nsorted([2, 1])\n```", "sorted([2, 1])", 0.5),
     ("input", "```input\nf([1, 2], n=3)\n```", "[1, 2],3", 1.0),
     ("input", "```input\ns = 'a b'\nn = 3\n```", "'a b', 3", 1.0),

@@ -129,10 +129,11 @@ def parse_named_answer(text: str, name: Literal["input", "output"], thought_step
     lost its quotes, if it is an output, and otherwise a wrong answer."""
     clean = clean_literal if name == "output" else clean_arguments
     value = parse_plain(text, thought_steps).get(Solution)
-    first: str | None = None
-    for found, asked in find_named(drop_thought(text), name):
-        if (answer := clean(found)) is not None:
-            return Parsed(replace(value, answer=answer), 1.0 if asked else LOOSE_FORMAT)
-        if first is None and asked:
-            first = repr(found.strip()) if name == "output" else found
-    return Parsed(replace(value, answer=first), 0.0 if first is None else LOOSE_FORMAT, NO_ANSWER if first is None else None)
+    found = list(find_named(drop_thought(text), name))
+    named = [body for body, asked in found if asked]
+    for body in named or [body for body, _ in found]:
+        if (answer := clean(body)) is not None:
+            return Parsed(replace(value, answer=answer), 1.0 if named else LOOSE_FORMAT)
+    if not named:
+        return Parsed(replace(value, answer=None), 0.0, NO_ANSWER)
+    return Parsed(replace(value, answer=repr(named[0].strip()) if name == "output" else named[0]), LOOSE_FORMAT)
