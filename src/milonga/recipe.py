@@ -7,7 +7,7 @@ A recipe opens no files, touches no device and imports no torch. It reads as its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -95,9 +95,6 @@ class Recipe(ABC):
     inference_only_if: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Agents that are so only where the recipe's options have these values: agent to option to value."""
 
-    measures: ClassVar[tuple[str, ...]] = ()
-    """The names of the metrics that `measure` may return, so that a comparison can refuse a misspelt metric before it runs."""
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.overlap == ALLOWED and "overlap" not in vars(cls):
@@ -135,6 +132,12 @@ class Recipe(ABC):
     def needs(self) -> Set[Capability]:
         """What the task must offer: `needs = {STEPS}` in the class, or a property where it follows from the options."""
         return frozenset()
+
+    @property
+    def measures(self) -> Sequence[str]:
+        """The names of the metrics that `measure` returns, so that a comparison can refuse a misspelt one before it runs:
+        `measures = ("accuracy",)` in the class, or a property where they follow from the options."""
+        return ()
 
     @abstractmethod
     def schedule(self) -> Schedule: ...

@@ -38,7 +38,7 @@ NO_ANSWER, NO_STEPS = "no boxed answer, and none that the task could find", "no 
 UNFINISHED, SILENT = "the program is not finished", "the program prints no answer, or fails"
 """Why a program cannot be read as a solution."""
 LOOSE_FORMAT = 0.5
-"""Format score of an answer that was found without a box, or of text where a program was asked for."""
+"""Format score of an answer without a box, of text where a program was asked for, or of a program that gives no answer."""
 LABEL = re.compile(r"[A-Za-z][A-Za-z '()_-]{0,60}[:=]\s*(?=\S)")
 """What a program may print before its answer: "Answer: 5"."""
 
@@ -245,7 +245,8 @@ class ProgramSolver(StepSolver):
             return replace(parsed, value=value)
         script = read_script(text[begin:])
         if script.source.strip():
-            return Parsed(replace(value, answer=None), 0.0, SILENT if script.is_closed else UNFINISHED)
+            form = (LOOSE_FORMAT, SILENT) if script.is_closed else (0.0, UNFINISHED)
+            return Parsed(replace(value, answer=None), *form)
         return Parsed(value, min(parsed.format, LOOSE_FORMAT), parsed.invalid)
 
     def settle(self, task: Task, rollouts: Sequence[Rollout]) -> list[Parsed]:

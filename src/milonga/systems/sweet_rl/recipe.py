@@ -8,7 +8,7 @@ learns by DPO to prefer, among its own candidates for a turn, those that the cri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -114,14 +114,16 @@ class SweetRl(Recipe):
     }
     Options = SweetRlOptions
     options: SweetRlOptions
-    measures = (
-        *(f"generator/{what}" for what in ("success", "outcome", "questions", "useful_questions", "useful_first")),
-        *("critic/useful_accuracy", "critic/pair_accuracy", "simulator/leaked"),
-    )
 
     @classmethod
     def select_agents(cls, options: SweetRlOptions) -> Mapping[str, type[Role]]:
         return {agent: role for agent, role in cls.agents.items() if agent != SIMULATOR or options.user == SIMULATOR}
+
+    @property
+    def measures(self) -> Sequence[str]:
+        free = ("generator/outcome", "generator/questions", "simulator/leaked")
+        ruled = ("generator/useful_questions", "generator/useful_first", "critic/useful_accuracy")
+        return ("generator/success", "critic/pair_accuracy", *(free if self.options.user == SIMULATOR else ruled))
 
     @property
     def needs(self) -> Set[Capability]:
@@ -130,10 +132,8 @@ class SweetRl(Recipe):
 
     def check(self, task: Task) -> None:
         if self.options.user == SIMULATOR and not find_reference(task.problem("train", 0)):
-            raise ConfigError(
-                f"recipe 'sweet_rl' needs what its simulated user knows, and task '{task.name}' has neither answers nor right "
-                "programs nor reference texts (whose field is task.fields.solution)"
-            )
+            lacks = "neither answers nor right programs nor reference texts (whose field is task.fields.solution)"
+            raise ConfigError(f"recipe 'sweet_rl' needs what its simulated user knows, and task '{task.name}' has {lacks}")
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         o, wanted = self.options, "terse" if self.options.user == "rule" else "plain"
