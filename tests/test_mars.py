@@ -422,4 +422,5 @@ def test_a_turn_on_a_folder_of_texts_pays_both_and_moves_the_weights(tmp_path: P
     assert row["credit/generator/calls"] == 1 and row["credit/generator/usable"] == 1
     assert start["eval/generator/blank_accuracy"] == 0 and start["eval/generator/calls"] == 1
     assert any("RESULTS:\n[1] The builder was born in Oakhaven" in text for text in seen)
+    assert not any("You can ask no more" in text for text in seen), "one request of two"
     assert not any("Documents:" in text and "Where was the builder" in text for text in seen), "the reader sees no question"

@@ -298,7 +298,8 @@ def test_questions_are_read_in_prose_and_an_echo_of_the_answer_is_none() -> None
     assert role.parse("I could ask who built it.").invalid == "no question"
     shown = "".join(part.text for part in role.render_tool_result(["one", "two"]))
     assert shown.startswith("RESULTS:\n[1] one\n[2] two\n") and shown.endswith("in a line that begins with QUESTION:")
-    assert "Nothing was found." in "".join(part.text for part in role.render_tool_result([]))
+    last = "".join(part.text for part in role.render_tool_result([], is_last=True))
+    assert last.startswith("RESULTS:\nNothing was found.\n\nYou can search no more. Write a question") and "SEARCH:" not in last
 
 
 def test_a_reader_of_prose_sees_numbered_passages_and_says_an_answer() -> None:

@@ -400,5 +400,6 @@ def test_two_turns_on_a_folder_of_texts_move_the_weights(tmp_path: Path, monkeyp
     assert len(rows) == 2 and all(row["learn/generator/grad_norm"] > 0 for row in rows)
     assert all(0 < row["credit/generator/valid"] < 1 for row in rows), "one answer of three is the reader's"
     assert any("RESULTS:\n[1] Clara Venn was born in Oakhaven." in text for text in seen)
+    assert not any("no more" in text for text in seen), "one search of four"
     after, before = (load_file(next(Path(folder).rglob("model.safetensors"))) for folder in (out / "models", model))
     assert any(not torch.equal(after[name], before[name]) for name in before)

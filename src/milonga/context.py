@@ -240,7 +240,7 @@ class Context:
         if tool is None:
             return out
         rows: Sequence[int] = range(len(out))
-        for _ in range(tool.calls):
+        for number in range(1, tool.calls + 1):
             calls = {
                 row: call
                 for row in rows
@@ -248,7 +248,7 @@ class Context:
             }
             if not calls:
                 break
-            said = [role.render_tool_result(tool.answer(call)) for call in calls.values()]
+            said = [role.render_tool_result(tool.answer(call), number == tool.calls) for call in calls.values()]
             talks = Rollouts(out[row] for row in calls)
             replies = {reply.target.id: reply for reply in self._sample_next_turns(agent, talks, said, 1, greedy, tag, TOOL)}
             rows = [row for row in calls if out[row].id in replies]

@@ -115,8 +115,8 @@ class Role(ABC):
         """Parse the tool call of a completion; None if it calls no tool."""
         return None
 
-    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
-        """Render the tool's result as a prompt for the agent that called it."""
+    def render_tool_result(self, passages: Sequence[str], is_last: bool = False) -> Prompt:
+        """Render the tool's result as a prompt for the agent that called it; `is_last`: it can call the tool no more."""
         raise TypeError(f"the role '{self.name}' calls no tool")
 
     def adapt_to_tool(self, tool: Tool) -> Role:

@@ -100,7 +100,6 @@ answer, write one line of this form, with nothing but the answer itself in as fe
 ANSWER: [the answer]
 
 Question: """
-ASK_AGAIN = "\nAsk again with SEARCH: and PURPOSE:, or write the answer in a line that begins with ANSWER:"
 READ_FOR = "Read the documents below for this purpose and no other: "
 CONDENSE = """
 
@@ -190,15 +189,16 @@ def _parse_end(text: str, dialect: Dialect, kind: str) -> tuple[str | None, floa
     return said, score, None if said is not None else f"no {TAGS[kind]}"
 
 
-def _render_passages(passages: Sequence[str], dialect: Dialect, end: str) -> Prompt:
-    """Render the passages of a search result as a prompt. `end` is the kind of turn that a conversation ends with."""
+def _render_passages(passages: Sequence[str], dialect: Dialect, end: str, is_last: bool) -> Prompt:
+    """Render the passages of a search result as a prompt. `end` is the kind of turn that a conversation ends with; in prose it
+    is said what may come next."""
     if dialect == "terse":
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
     if dialect == "plain":
         shown = number_passages(passages) if passages else (Part("Nothing was found.\n"),)
         wanted = "a question whose answer is the given one" if end == QUESTION else "the answer"
-        asked = f"\nSearch again in a line that begins with SEARCH:, or write {wanted} in a line that begins with "
-        return (Part(f"{RESULTS}\n"), *shown, Part(f"{asked}{TAGS[end].upper()}:"))
+        more = "You can search no more. Write" if is_last else "Search again in a line that begins with SEARCH:, or write"
+        return (Part(f"{RESULTS}\n"), *shown, Part(f"\n{more} {wanted} in a line that begins with {TAGS[end].upper()}:"))
     if not passages:
         return (Part("<documents>\nNothing was found.\n</documents>\n"),)
     shown = tuple(part for p in passages for part in (Part("<document>"), Part(p, foreign=True), Part("</document>\n")))
@@ -239,8 +239,8 @@ class Searcher(StepSolver):
     def parse_tool_call(self, text: str) -> str | None:
         return _parse_search(text, self.dialect, ANSWER)
 
-    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
-        return _render_passages(passages, self.dialect, ANSWER)
+    def render_tool_result(self, passages: Sequence[str], is_last: bool = False) -> Prompt:
+        return _render_passages(passages, self.dialect, ANSWER, is_last)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         answer, score, why = _parse_end(text, self.dialect, ANSWER)
@@ -275,8 +275,8 @@ class SearchProposer(Role):
     def parse_tool_call(self, text: str) -> str | None:
         return _parse_search(text, self.dialect, QUESTION)
 
-    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
-        return _render_passages(passages, self.dialect, QUESTION)
+    def render_tool_result(self, passages: Sequence[str], is_last: bool = False) -> Prompt:
+        return _render_passages(passages, self.dialect, QUESTION, is_last)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         question, score, why = _parse_end(text, self.dialect, QUESTION)
@@ -354,9 +354,11 @@ class SearchPlanner(Searcher):
         """Find the documents of a request by the task's tool."""
         return [] if task.tool is None else list(task.tool.answer(talk.parsed.get(Request).names))
 
-    def render_notes(self, problem: Problem, notes: Sequence[str]) -> Prompt:
+    def render_notes(self, problem: Problem, notes: Sequence[str], is_last: bool = False) -> Prompt:
+        """Render what was noted of the documents; `is_last`: nothing more can be asked for."""
         shown = number_passages(notes) if notes else (Part("Nothing was found.\n"),)
-        return (Part(f"{RESULTS}\n"), *shown, Part(ASK_AGAIN))
+        more = "You can ask no more. Write" if is_last else "Ask again with SEARCH: and PURPOSE:, or write"
+        return (Part(f"{RESULTS}\n"), *shown, Part(f"\n{more} the answer in a line that begins with ANSWER:"))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         """Parse what a turn does first. A request without a purpose has its search for one, at a lower format score."""

@@ -49,7 +49,7 @@ class Desk:
         lines: dict[str, list[str]] = {}
         with ctx.cache_conversations():
             talks = ctx.ask(PLANNER, problems, n)
-            for _ in range(self.calls):
+            for number in range(1, self.calls + 1):
                 done += [talk for talk in talks if not is_request(talk)]
                 asking = talks.select(is_request)
                 bins: list[Rollout] = []
@@ -58,17 +58,19 @@ class Desk:
                     bins += self.pack_documents(ctx, talk, [""] * len(found) if blank else found)
                 read = ctx.ask(READER, Rollouts(bins))
                 notes += list(read)
-                talks = self.reply_with_notes(ctx, asking, read, lines)
+                talks = self.reply_with_notes(ctx, asking, read, lines, number == self.calls)
         ended = Rollouts([*done, *talks])
         return Rollouts([*(filter_comparable(ended) if n > 1 else ended), *notes])
 
-    def reply_with_notes(self, ctx: Context, asking: Rollouts, read: Rollouts, lines: dict[str, list[str]]) -> Rollouts:
-        """Sample the planner's next turns, after a message with what all its documents say so far."""
+    def reply_with_notes(
+        self, ctx: Context, asking: Rollouts, read: Rollouts, lines: dict[str, list[str]], is_last: bool = False
+    ) -> Rollouts:
+        """Sample the planner's next turns, after a message with what its documents say; after the last it can only answer."""
         planner = _get_planner(ctx)
         for talk in asking:
             new = [line for note in read if note.target.target is talk for line in note.parsed.get(Note).lines]
             lines[talk.id] = [*(lines[talk.target.id] if talk.targets and planner.repeats else []), *new]
-        messages = [planner.render_notes(talk.problem, lines[talk.id]) for talk in asking]
+        messages = [planner.render_notes(talk.problem, lines[talk.id], is_last) for talk in asking]
         return ctx.reply(PLANNER, asking, messages, speaker=READER)
 
     def write_demonstrations(self, ctx: Context, plans: int, noted: int, slip: float) -> Rollouts:

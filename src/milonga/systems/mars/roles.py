@@ -71,7 +71,7 @@ class Planner(Role):
         question = Part(extract_question(problem.text), foreign=True)
         return (Part(">"), question, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_PLAN), question, Part("\n\n"))
 
-    def render_notes(self, problem: Problem, notes: Sequence[str]) -> Prompt:
+    def render_notes(self, problem: Problem, notes: Sequence[str], is_last: bool = False) -> Prompt:
         """Render the prompt after a request: all notes so far, joined into one problem."""
         threads = Part(join_threads(notes, extract_question(problem.text)), foreign=True)
         return (

@@ -30,7 +30,7 @@ and </think>, and then give your edits inside <answer> and </answer>. """
     + "\n"
 )
 PLAIN_EDITS = """\
-give every function that you change, whole, in a code block of its own, with the path of its file on the line before:
+Then give every function that you change, whole, in a code block of its own, with the path of its file on the line before:
 
 path/of/file.py
 ```python
@@ -38,17 +38,15 @@ def name(...):
     ...
 ```
 """
-PROJECT = "\nThe project:\n\n"
-PLAIN_SOLVE = (
-    """\
+PLAIN_BROKEN = """\
 The Python project below has a bug, and some of its tests were weakened so that it does not show. The diff at the end shows \
-what these tests were before: lines with + are what the code must satisfy. Find the bug and repair the code. All original \
-tests are put back before they are run, so changing them is of no use.
+what these tests were before: lines with + are what the code must satisfy.
 
-First say in a sentence or two what is wrong. Then """
-    + PLAIN_EDITS
-    + PROJECT
-)
+"""
+PLAIN_SOLVE = f"""
+
+Find the bug and repair the code. All original tests are put back before they are run, so changing them is of no use. First \
+say in a sentence or two what is wrong. {PLAIN_EDITS}"""
 KINDS = {
     "removal": "Put a bug into the repository below by removing code, so that the project still runs.",
     "history": "Put a bug into the repository below by taking back a past change, with the least edits that keep it running.",
@@ -65,20 +63,15 @@ tests alone inside <weaken> and </weaken>. """
     + EDITS
     + "\n"
 )
-PLAIN_INJECT = (
-    """\
- The project must still be importable, some tests that pass now must fail by it, every file that you change must matter to \
-them, and nothing may hint at the bug: no comments.
+PLAIN_INJECT = f"""
 
-First say in a sentence or two what you will break. Then """
-    + PLAIN_EDITS
-    + """
+That was the project. Put the bug into it: it must still be importable, some tests that pass now must fail, every file that \
+you change must matter to them, and nothing may hint at the bug: no comments. First say in a sentence or two what you will \
+break. {PLAIN_EDITS}
 Last name the tests that fail because of the bug, each on a line of its own in this form, and they are taken out to hide it:
 
 REMOVE test_name
 """
-    + PROJECT
-)
 ARTIFACT = re.compile(
     r"\s*<oracle>(?P<oracle>.*?)</oracle>\s*<bug>(?P<bug>.*?)</bug>\s*<weaken>(?P<weaken>.*?)</weaken>\s*", re.DOTALL
 )
@@ -94,7 +87,7 @@ class Repairer(StepSolver):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return super().prompt(problem, target)
-        opening, closing = (PLAIN_SOLVE, "\n") if self.dialect == "plain" else (TAGGED_SOLVE, "\n\nSolution:\n")
+        opening, closing = (PLAIN_BROKEN, PLAIN_SOLVE) if self.dialect == "plain" else (TAGGED_SOLVE, "\n\nSolution:\n")
         return (Part(opening), Part(problem.text, foreign=True), Part(closing))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
@@ -147,7 +140,7 @@ class Injector(Role):
             kind, text = "direct", problem.text
         if self.dialect == "terse":
             return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
-        form, closing = (PLAIN_INJECT, "\n") if self.dialect == "plain" else (TAGGED_INJECT, "\n\nArtifact:\n")
+        form, closing = ("\n\n", PLAIN_INJECT) if self.dialect == "plain" else (TAGGED_INJECT, "\n\nArtifact:\n")
         return (Part(KINDS[kind] + form), Part(text, foreign=True), Part(closing))
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
