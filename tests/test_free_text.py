@@ -23,11 +23,12 @@ from milonga.roles import StepSolver
 from milonga.roles.proposer import make_proposer_request
 from milonga.runfolder.files import JsonLines
 from milonga.systems.multi_agent_evolve.recipe import MultiAgentEvolve
-from milonga.systems.self_rewarding.prompts import compute_rouge, is_usable, read_graded
+from milonga.systems.self_rewarding.prompts import compute_rouge, is_usable
 from milonga.systems.self_rewarding.roles import Grader
 from milonga.systems.self_taught_evaluators.duels import Built, rewrite_problems
 from milonga.systems.self_taught_evaluators.roles import make_duel
 from milonga.tasks import make_task
+from milonga.tasks.graded import read_graded
 from milonga.tasks.invention import pose_question
 from milonga.types import Problem, Rollout, Rollouts
 from phrases import phrase_model, write_questions
@@ -198,7 +199,7 @@ def test_a_file_of_graded_answers_is_the_seed(model: str, prompts: str, tmp_path
 def test_a_wrong_seed_is_one_line_that_says_where(row: dict[str, Any], words: str, tmp_path: Path) -> None:
     (tmp_path / "graded.jsonl").write_text(json.dumps(row))
     with pytest.raises(DataError, match=words):
-        read_graded(str(tmp_path / "graded.jsonl"))
+        read_graded(str(tmp_path / "graded.jsonl"), 5)
 
 
 def test_a_seed_is_read_before_anything_is_loaded(model: str, prompts: str) -> None:
