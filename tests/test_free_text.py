@@ -176,6 +176,14 @@ def test_new_prompts_that_repeat_an_old_one_or_cannot_be_answered_are_dropped() 
         assert not is_usable(text, shown, 0.7)
 
 
+def test_a_turn_whose_new_prompts_are_all_dropped_learns_nothing(model: str, prompts: str, tmp_path: Path) -> None:
+    options = {"prompts": "proposed", "most_similar": 1e-9, "gradings": 1}
+    settings = settle("self_rewarding", model, prompts, {"options": options})
+    milonga.run("self_rewarding", turns=1, out=tmp_path / "run", settings=settings, quiet=True)
+    row = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1]
+    assert "learn/generator/steps" not in row and row["rollouts/proposer/invalid_rate"] < 1
+
+
 def test_a_file_of_graded_answers_is_the_seed(model: str, prompts: str, tmp_path: Path) -> None:
     rows = [{"question": f"Why {n}?", "response": "Because.", "score": n % 6, "grading": "Short."} for n in range(6)]
     seed = tmp_path / "graded.jsonl"
@@ -210,6 +218,8 @@ def test_a_seed_is_read_before_anything_is_loaded(model: str, prompts: str) -> N
         plan("self_rewarding", model, prompts, **free, options={"seed_path": "nowhere.jsonl"})
     with pytest.raises(ConfigError, match="needs a model that writes prose"):
         resolve([{"recipe": "self_rewarding", "options": {"prompts": "proposed"}}])
+    with pytest.raises(ConfigError, match="nobody knows the answers to proposed prompts"):
+        plan("self_rewarding", model, prompts, **free, options={"prompts": "proposed", "judge": "oracle"})
     with pytest.raises(ConfigError, match="needs the exact truth of each step"):
         plan("self_rewarding", model, prompts, **free, options={"seed_turns": 1})
 

@@ -64,9 +64,11 @@ class SelfRewardingOptions(RecipeOptions):
     """Points that answers longer than the median of their problem get for that alone: a judge who loves length, to show it."""
 
     @model_validator(mode="after")
-    def _uses_its_seed(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.seed_path is not None and not self.seed_turns:
             raise ValueError("seed_path is learned from in seed_turns: set options.seed_turns too, such as 12")
+        if self.prompts == "proposed" and self.judge == "oracle":
+            raise ValueError("nobody knows the answers to proposed prompts: set options.judge=self, or options.prompts=task")
         return self
 
 
@@ -148,12 +150,13 @@ class SelfRewarding(Recipe):
         o = self.options
         if ctx.phase == SEED:
             return show_graded(ctx, self.seed_examples) if o.seed_path else sample_demonstrations(ctx, "verifier")
-        written, problems = Rollouts([]), ctx.problems() if o.prompts == "task" else []
         if o.prompts == "proposed":
             written, problems = write_prompts(ctx, o.shots, o.most_similar)
+        else:
+            written, problems = Rollouts([]), ctx.problems()
         answers = ctx.ask("generator", problems, self.group_size, tag=BEFORE)
         if o.judge == "oracle":
-            return Rollouts([*written, *answers])
+            return answers
         gradings = ctx.ask("verifier", answers, o.gradings, tag=SEED if o.judge == "frozen" else BEFORE)
         return Rollouts([*written, *answers, *gradings])
 
