@@ -23,11 +23,12 @@ from milonga.roles import StepSolver
 from milonga.roles.proposer import make_proposer_request
 from milonga.runfolder.files import JsonLines
 from milonga.systems.multi_agent_evolve.recipe import MultiAgentEvolve
-from milonga.systems.self_rewarding.prompts import compute_rouge, is_usable, read_graded
+from milonga.systems.self_rewarding.prompts import compute_rouge, is_usable
 from milonga.systems.self_rewarding.roles import Grader
 from milonga.systems.self_taught_evaluators.duels import Built, rewrite_problems
 from milonga.systems.self_taught_evaluators.roles import make_duel
 from milonga.tasks import make_task
+from milonga.tasks.graded import read_graded
 from milonga.tasks.invention import pose_question
 from milonga.types import Problem, Rollout, Rollouts
 from phrases import phrase_model, write_questions
@@ -175,6 +176,14 @@ def test_new_prompts_that_repeat_an_old_one_or_cannot_be_answered_are_dropped() 
         assert not is_usable(text, shown, 0.7)
 
 
+def test_a_turn_whose_new_prompts_are_all_dropped_learns_nothing(model: str, prompts: str, tmp_path: Path) -> None:
+    options = {"prompts": "proposed", "most_similar": 1e-9, "gradings": 1}
+    settings = settle("self_rewarding", model, prompts, {"options": options})
+    milonga.run("self_rewarding", turns=1, out=tmp_path / "run", settings=settings, quiet=True)
+    row = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1]
+    assert "learn/generator/steps" not in row and row["rollouts/proposer/invalid_rate"] < 1
+
+
 def test_a_file_of_graded_answers_is_the_seed(model: str, prompts: str, tmp_path: Path) -> None:
     rows = [{"question": f"Why {n}?", "response": "Because.", "score": n % 6, "grading": "Short."} for n in range(6)]
     seed = tmp_path / "graded.jsonl"
@@ -198,7 +207,7 @@ def test_a_file_of_graded_answers_is_the_seed(model: str, prompts: str, tmp_path
 def test_a_wrong_seed_is_one_line_that_says_where(row: dict[str, Any], words: str, tmp_path: Path) -> None:
     (tmp_path / "graded.jsonl").write_text(json.dumps(row))
     with pytest.raises(DataError, match=words):
-        read_graded(str(tmp_path / "graded.jsonl"))
+        read_graded(str(tmp_path / "graded.jsonl"), 5)
 
 
 def test_a_seed_is_read_before_anything_is_loaded(model: str, prompts: str) -> None:
@@ -209,6 +218,8 @@ def test_a_seed_is_read_before_anything_is_loaded(model: str, prompts: str) -> N
         plan("self_rewarding", model, prompts, **free, options={"seed_path": "nowhere.jsonl"})
     with pytest.raises(ConfigError, match="needs a model that writes prose"):
         resolve([{"recipe": "self_rewarding", "options": {"prompts": "proposed"}}])
+    with pytest.raises(ConfigError, match="nobody knows the answers to proposed prompts"):
+        plan("self_rewarding", model, prompts, **free, options={"prompts": "proposed", "judge": "oracle"})
     with pytest.raises(ConfigError, match="needs the exact truth of each step"):
         plan("self_rewarding", model, prompts, **free, options={"seed_turns": 1})
 

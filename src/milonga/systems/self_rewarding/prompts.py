@@ -1,4 +1,4 @@
-"""Where prompts and seeds come from: new prompts in the style of the task's own, with their filter, and a file of gradings.
+"""Where prompts and seeds come from: new prompts in the style of the task's own, with their filter, and graded answers.
 
 New prompts are written by the model as it started. Nobody knows their answers, and none is needed.
 """
@@ -6,18 +6,13 @@ New prompts are written by the model as it started. Nobody knows their answers, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from milonga.context import Context
-from milonga.errors import DataError
 from milonga.roles.proposer import Proposal
-from milonga.systems.self_rewarding.roles import MOST, Grader
+from milonga.systems.self_rewarding.roles import Grader
 from milonga.tasks.base import normalise_text
-from milonga.tasks.forms import MISSING, find_value
+from milonga.tasks.graded import Graded
 from milonga.tasks.invention import pose_question
-from milonga.tasks.rows import read_records, require_object
 from milonga.types import Problem, Rollout, Rollouts
 
 START = "ref"
@@ -69,39 +64,6 @@ def compute_rouge(one: Sequence[str], other: Sequence[str]) -> float:
         for place, against in enumerate(other, 1):
             before, row[place] = row[place], before + 1 if word == against else max(row[place], row[place - 1])
     return 2 * row[-1] / (len(one) + len(other)) if one and other else 0.0
-
-
-@dataclass(frozen=True)
-class Graded:
-    """An answer that people graded: the seed of the judge."""
-
-    question: str
-    response: str
-    score: float
-    grading: str
-
-
-def read_graded(path: str) -> list[Graded]:
-    """Read a file of graded answers: `question`, `response`, `score` from 0 to 5 and, if there is one, the text `grading`."""
-    found = []
-    for _, where, record in read_records(Path(path)):
-        require_object(record, where)
-        question, response = (_get_text(record, name, where) for name in ("question", "response"))
-        score = find_value(record, "score")
-        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= MOST:
-            raise DataError(f"{where}: field 'score' is no number from 0 to {MOST}")
-        grading = "" if find_value(record, "grading") is MISSING else _get_text(record, "grading", where)
-        found.append(Graded(question, response, float(score), grading))
-    if not found:
-        raise DataError(f"data file '{path}' is empty")
-    return found
-
-
-def _get_text(record: Any, name: str, where: str) -> str:
-    value = find_value(record, name)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: field '{name}' is not a text with something in it")
-    return value.strip()
 
 
 def show_graded(ctx: Context, examples: Sequence[Graded]) -> Rollouts:

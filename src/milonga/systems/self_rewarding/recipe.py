@@ -7,8 +7,7 @@ reference. The judge changes with the model: nothing outside the model corrects 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from functools import cached_property
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal, Self
 
 import numpy as np
@@ -25,9 +24,10 @@ from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.roles.proposer import QuestionWriter
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.self_rewarding.prompts import Graded, read_graded, show_graded, write_prompts
+from milonga.systems.self_rewarding.prompts import show_graded, write_prompts
 from milonga.systems.self_rewarding.roles import MOST, STYLE, Grader, award_points
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, STEPS, Capability, Task
+from milonga.tasks.graded import Graded, read_graded
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 SEED = "seed"
@@ -64,9 +64,11 @@ class SelfRewardingOptions(RecipeOptions):
     """Points that answers longer than the median of their problem get for that alone: a judge who loves length, to show it."""
 
     @model_validator(mode="after")
-    def _uses_its_seed(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.seed_path is not None and not self.seed_turns:
             raise ValueError("seed_path is learned from in seed_turns: set options.seed_turns too, such as 12")
+        if self.prompts == "proposed" and self.judge == "oracle":
+            raise ValueError("nobody knows the answers to proposed prompts: set options.judge=self, or options.prompts=task")
         return self
 
 
@@ -120,14 +122,12 @@ class SelfRewarding(Recipe):
         shown: Set[Capability] = {DEMONSTRATIONS, STEPS} if self.options.seed_turns and not self.options.seed_path else set()
         return shown | ({ANSWERS} if self.options.judge == "oracle" else set())
 
-    @cached_property
-    def seed_examples(self) -> list[Graded]:
-        """The graded answers of the seed's file; none without a file."""
-        return [] if self.options.seed_path is None else read_graded(self.options.seed_path)
+    seed_examples: Sequence[Graded] = ()
+    """The graded answers of the seed's file."""
 
     def check(self, task: Task) -> None:
-        """Read the seed's file before anything is loaded."""
-        _ = self.seed_examples
+        if self.options.seed_path is not None:
+            self.seed_examples = read_graded(self.options.seed_path, MOST)
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         made: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": Grader(dialect, self.options.seed_noise)}
@@ -150,12 +150,13 @@ class SelfRewarding(Recipe):
         o = self.options
         if ctx.phase == SEED:
             return show_graded(ctx, self.seed_examples) if o.seed_path else sample_demonstrations(ctx, "verifier")
-        written, problems = Rollouts([]), ctx.problems() if o.prompts == "task" else []
         if o.prompts == "proposed":
             written, problems = write_prompts(ctx, o.shots, o.most_similar)
+        else:
+            written, problems = Rollouts([]), ctx.problems()
         answers = ctx.ask("generator", problems, self.group_size, tag=BEFORE)
         if o.judge == "oracle":
-            return Rollouts([*written, *answers])
+            return answers
         gradings = ctx.ask("verifier", answers, o.gradings, tag=SEED if o.judge == "frozen" else BEFORE)
         return Rollouts([*written, *answers, *gradings])
 
