@@ -89,9 +89,9 @@ class PromptFunction:
 
 
 @cache
-def load_packaged_prompt(name: str) -> PromptTemplate:
-    """Load a prompt of the package, such as `solver`."""
-    return PromptTemplate((files("milonga.roles") / "prompts" / f"{name}.jinja").read_text(encoding="utf-8"), name)
+def load_packaged_prompt(name: str, package: str = "milonga.roles") -> PromptTemplate:
+    """Load a prompt of the package, such as `solver`, or of a system in its own package."""
+    return PromptTemplate((files(package) / "prompts" / f"{name}.jinja").read_text(encoding="utf-8"), name)
 
 
 def load_prompt(name: str) -> PromptTemplate | PromptFunction:
