@@ -125,6 +125,23 @@ def test_a_verdict_in_prose_reads_back_and_turns_round(verdict: bool, note: str)
     assert judge.parse(judge.flip_verdict(text), piece).value.final is not verdict  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "form"),
+    [
+        ("Check: 2 + 3 is 5.\nVerdict: INCORRECT", False, 0.5),
+        ("**Verdict:** Correct", True, 0.5),
+        ("No, 2 + 3 is not 6.", False, 0.5),
+        ("Check: it adds up.\n\n**Verdict:** YES", True, 1.0),
+    ],
+)
+def test_a_slice_judge_may_say_correct_for_yes(text: str, said: bool, form: float) -> None:
+    judge = SliceJudge("plain", 1)
+    piece = judge.split_solution(SOLUTION)[0]
+    parsed = judge.parse(text, piece)
+    assert parsed.is_valid and parsed.value.final is said and parsed.format == form  # type: ignore[union-attr]
+    assert judge.parse(judge.flip_verdict(text), piece).value.final is not said  # type: ignore[union-attr]
+
+
 def test_slices_of_a_length_hold_whole_steps() -> None:
     sizes = {n: [len(p.solution.steps) for p in split_into_slices(SOLUTION, 1, "plain", n)] for n in (1, 45, 1000)}
     assert sizes == {1: [1, 1, 1], 45: [2, 1], 1000: [3]}  # the steps have 17, 23 and 24 characters

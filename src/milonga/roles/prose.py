@@ -149,9 +149,7 @@ WORD = re.compile(
     re.IGNORECASE,
 )
 BOX_BEFORE = re.compile(r"\\boxed\{\W*(?:text\{\W*)?$")
-PREDICATE = re.compile(
-    r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[]\s*[*_\"'`\[(]*)$", re.IGNORECASE
-)
+PREDICATE = re.compile(r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[][\s*_\"'`\[(]*)$", re.IGNORECASE)
 """What stands before a word that is a verdict, rather than a word of the analysis ("the correct value")."""
 ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
 QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)

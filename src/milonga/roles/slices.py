@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import read_yes_no, swap_yes_no
+from milonga.roles.prose import Verdict, read_verdicts, read_yes_no, swap_yes_no
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame
 from milonga.tasks.base import Task
@@ -128,12 +128,12 @@ class SliceJudge(Role):
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError("a verdict is read against the slice it judges")
-        found = read_yes_no(text) if self.dialect == "plain" else None
+        found = find_slice_verdict(text) if self.dialect == "plain" else None
         said = found.right if found is not None else parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         if said is None:
             return Parsed(Verification(None, None), 0.0, "not an analysis followed by one verdict")
         count = len(target.solution.steps)
-        form = 0.5 if found is not None and found.plainness == 1 else 1.0
+        form = 0.5 if found is not None and (found.plainness == 1 or read_yes_no(text) is None) else 1.0
         return Parsed(Verification((said,) * count if count else None, said), form)
 
     def write(self, verdict: bool, analysis: str = "") -> str:
@@ -148,9 +148,11 @@ class SliceJudge(Role):
         """Return the same analysis with the verdict flipped; only for texts that parse."""
         if self.dialect == "terse":
             return text[:-1] + ("-" if text[-1] == "+" else "+")
-        if self.dialect == "plain" and (found := read_yes_no(text)) is not None:
-            end = found.at + len("yes" if found.right else "no")
-            return text[: found.at] + swap_yes_no(text[found.at : end]) + text[end:]
+        if self.dialect == "plain" and (found := find_slice_verdict(text)) is not None:
+            word = re.match(r"\w+", text[found.at :])
+            said = word[0] if word else ""
+            other = swap_yes_no(said) if said.lower() in ("yes", "no") else "NO" if found.right else "YES"
+            return text[: found.at] + other + text[found.at + len(said) :]
         at = text.rindex("<verdict>")
         return text[:at] + (text[at:].replace("YES", "NO") if "YES" in text[at:] else text[at:].replace("NO", "YES"))
 
@@ -175,6 +177,11 @@ class SliceJudge(Role):
         said = [(k not in errors) != (rng.random() < FLIP) for k in own]
         checks = "\n".join(f"{shown.checks[k]}{'+' if s else '-'}" for k, s in zip(own, said, strict=True))
         return piece, self.write(all(said), checks if self.analysis else "")
+
+
+def find_slice_verdict(text: str) -> Verdict | None:
+    """Find the verdict of a judgement in prose: its yes or no or, without one, "Verdict: CORRECT" or the like."""
+    return read_yes_no(text) or read_verdicts(text, 0).final
 
 
 def parse_terse(text: str) -> bool | None:
