@@ -226,6 +226,14 @@ def test_a_derivation_deserves_the_score_it_was_made_for(index: int, score: floa
         assert CHAIN.grade(problem, answer, steps).is_sound
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("score", LEVELS)
+def test_a_graded_proof_is_worth_its_score_in_every_dialect(dialect: Dialect, score: float) -> None:
+    for index in range(10):
+        proof = make_graded_proof(CHAIN, CHAIN.problem("train", index), random.Random(index), score, dialect, "id")
+        assert find_flaws(proof.problem, proof.solution.steps, proof.solution.answer).score == score
+
+
 @PROPERTY
 @given(steps=st.lists(st.text(max_size=8), max_size=6), answer=st.none() | st.text(max_size=4))
 def test_any_text_can_be_examined(steps: list[str], answer: str | None) -> None:

@@ -56,7 +56,7 @@ def find_flaws(problem: Problem, steps: Sequence[str], answer: str | None) -> Ex
         return at < len(chain) and read == (left, *chain[at], result(left, at))
 
     for k, text in enumerate(steps):
-        found = STEP.fullmatch(text)
+        found = STEP.fullmatch(text.partition("\n")[0])  # in prose the answer stands below the last step
         read = (int(found[1]), found[2], int(found[3]), int(found[4])) if found else None
         after = result(value, done) if done < len(chain) else None
         checks.append("?" if after is None else str(after))

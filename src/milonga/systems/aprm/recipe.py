@@ -53,7 +53,7 @@ class AprmOptions(ScoringOptions):
     """Who rewrites steps: the corruptor, or random corruption from the allowed families, which does not adapt to the scorer."""
     oracle: Literal["auto", "steps", "answers"] = "auto"
     """What says whether a rewritten step is wrong: the task's truth of its steps, or the answers of completions from it; auto:
-    the truth where the task knows it."""
+    the truth where the task knows it, and models do not write prose."""
     completions: int = Field(4, ge=1)
     """Completions of the generator from a rewritten step. By answers, the step is wrong if none of them is right."""
     held_out: list[str] = []
@@ -124,8 +124,9 @@ class Aprm(Scoring):
         Corruptor("terse", o.held_out).list_allowed_families(task)
 
     def is_exact(self, ctx: Context) -> bool:
-        """Whether the oracle is the task's own truth of the steps."""
-        return self.options.oracle == "steps" or (self.options.oracle == "auto" and STEPS in ctx.task.offers)
+        """Whether the oracle is the task's own truth of the steps, which is about steps in its own form, not about prose."""
+        known = STEPS in ctx.task.offers and ctx.role("generator").dialect != "plain"
+        return self.options.oracle == "steps" or (self.options.oracle == "auto" and known)
 
     def grade_attacks(self, ctx: Context, rewrites: Rollouts) -> list[Attack]:
         return grade_attacks(ctx, rewrites, 0 if self.is_exact(ctx) else self.options.completions)
