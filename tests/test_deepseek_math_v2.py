@@ -279,7 +279,7 @@ def test_an_analysis_in_prose_reads_back(dialect: Dialect, marks: list[tuple[boo
         ("Evaluation:\nNo issues.\nOverall score: \\boxed{1}", 1.0, (), 1.0),
         ("Evaluation:\n- **Issue:** Step 2: 3*4 is 12.\n\n**Overall score:** \\boxed{0}", 0.0, (1,), 1.0),
         ("Issue: the base case is missing.\nOverall score: \\boxed{0.5}", 0.5, (), 1.0),  # it names no step
-        ("<think>Score: 1</think>\nIssue: step 1: no.\nOverall score: 0.5/1", 0.5, (0,), 1.0),
+        ("<think>Issue: step 3. Score: 1</think>\nIssue: step 1: no.\nOverall score: 0.5/1", 0.5, (0,), 1.0),
         ("Issues: none\nOverall score: \\boxed{1.0}", 1.0, (), 1.0),
         ("It is all wrong, so \\boxed{0}.", 0.0, (), 0.5),
     ],

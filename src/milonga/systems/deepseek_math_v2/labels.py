@@ -46,6 +46,11 @@ def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
     return out
 
 
+def has_wrong_answer(proof: Rollout) -> bool:
+    """Whether a proof gives an answer, in a box, that is wrong; without a box it may still be right."""
+    return proof.correct == 0.0 and bool(proof.solution.answer)
+
+
 def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
     """Sample proofs of the generator and label them by `n` analyses, with `m` judgements of each that found something.
 
@@ -54,13 +59,14 @@ def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, 
     """
     n, m, k = votes
     sampled = ctx.ask("generator", problems)
-    proofs = sampled if is_exact(ctx.task) else sampled.select(lambda proof: proof.correct != 0.0)
+    wrong = {} if is_exact(ctx.task) else {proof.id: proof for proof in sampled if has_wrong_answer(proof)}
+    proofs = sampled.select(lambda proof: proof.id not in wrong)
     analyses = filter_readable(ctx.ask("verifier", proofs, n))
     judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: get_score(a) < 1), m))
     confirms: dict[str, list[bool]] = {}
     for judgement in judged:
         confirms.setdefault(judgement.target.id, []).append(get_score(judgement) >= confirm_at)
-    out: Labelled = [(proof, 0.0) for proof in sampled if all(proof is not other for other in proofs)]
+    out: Labelled = [(proof, 0.0) for proof in wrong.values()]
     for proof in proofs:
         mine = [a for a in analyses if a.target is proof]
         label = auto_label([get_score(a) for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
@@ -157,7 +163,7 @@ def audit_by_answers(ctx: Context, count: int, confirm_at: float) -> dict[str, f
     proofs = ctx.ask("generator", ctx.problems(count))
     checks = ctx.ask("verifier", proofs)
     given, found = mean_scores(checks), filter_readable(checks).select(lambda check: get_score(check) < 1)
-    judged, wrong = mean_scores(ctx.ask("meta_verifier", found)), filter_readable(proofs).select(lambda p: p.correct == 0.0)
+    judged, wrong = mean_scores(ctx.ask("meta_verifier", found)), filter_readable(proofs).select(has_wrong_answer)
     by_answer = [mean([given[p.id] for p in proofs if p.id in given and p.correct == right]) for right in (1.0, 0.0)]
     rates = (mean([not check.parsed.is_valid for check in checks]), mean([score >= confirm_at for score in judged.values()]))
     claims = mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in wrong])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import read_level
+from milonga.roles.prose import find_thought, read_level
 from milonga.roles.solver import NO_STEPS, StepSolver
 from milonga.roles.templates import load_packaged_prompt
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
@@ -26,6 +26,7 @@ PHRASES = {"opening": OPENING, "closing": CLOSING}
 SEAM = re.compile(r"^\W{0,6}(?:self[- ])?evaluation\b", re.IGNORECASE | re.MULTILINE)
 ISSUE = re.compile(r"^\W{0,6}(?:issue|defect|flaw|gap)\b(?!\W{0,4}(?:none|no|n/a)\b)[^\n]*", re.IGNORECASE | re.MULTILINE)
 PLACE = re.compile(r"\bstep\W{0,3}(\d{1,3})\b", re.IGNORECASE)
+"""The beginning of a self-analysis; a line that names an issue; and the step that it names."""
 PACKAGE = "milonga.systems.deepseek_math_v2"
 MARKS = {1.0: "+", GAP: "~", 0.0: "-"}
 FLIP = 0.15
@@ -87,6 +88,8 @@ def parse_analysis(dialect: Dialect, text: str, count: int) -> Parsed:
 def parse_prose(text: str, count: int) -> Parsed:
     """Parse issues and a score from prose. Half of the format is that the score follows its phrase and that there are issues
     just where it is below 1."""
+    thought = find_thought(text)
+    text = text if thought is None else text[thought[1] :]
     score = read_level(text, LEVELS)
     if score is None:
         return Parsed(Analysis(None, None), 0.0, "no score of 0, 0.5 or 1")
