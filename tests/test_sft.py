@@ -91,6 +91,7 @@ So $72 - 20 = $52 is left."""
 def test_sums_that_are_written_out_are_as_good_as_marked_ones() -> None:
     paragraphs = BARE.replace("clips.\nShe", "clips.\n\nShe")
     assert worked.split_steps(BARE)[0] == "She sells 48 / 2 = 24 clips.\nShe gets 24 x $3 = $72 for the 24 clips."
+    assert len(worked.split_steps(WORKED.replace("clips.\nA", "clips.\n\nA"))) == 4, "a line is a step where there are marks"
     shown = worked.make_right_demonstration(paragraphs, "52")
     assert shown.checks == ("48 / 2=24", "24 * 3=72", "", "72 - 20=52") and "<<" not in "".join(shown.steps)
     found = {flaw.first_error: flaw for flaw in flaws("52", paragraphs)}

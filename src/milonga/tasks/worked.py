@@ -1,5 +1,5 @@
-"""Worked solutions of a data set: a step is a line, or a paragraph where there are blank lines; sums may be marked
-`<<48/2=24>>` in the way of GSM8K.
+"""Worked solutions of a data set: a step is a line or, where there are blank lines, a paragraph; sums may be marked
+`<<48/2=24>>` in the way of GSM8K, which has a step a line.
 
 The marks never reach a model. They tell what each step computes, so that one step can be made wrong and the steps after it
 go on consistently from the wrong value: the label of such a solution is known by construction. A solution without marks gets
@@ -42,9 +42,9 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 
 def split_steps(worked: str) -> list[str]:
-    """Split a worked solution into its steps, marks included: paragraphs where blank lines part them, otherwise lines."""
-    parts = re.split(r"\n\s*\n", worked.strip())
-    parts = parts if len(parts) > 1 else worked.splitlines()
+    """Split a worked solution into its steps, marks included: lines or, where it has blank lines and no marks, paragraphs."""
+    paragraphs = [] if MARK.search(worked) else re.split(r"\n\s*\n", worked.strip())
+    parts = paragraphs if len(paragraphs) > 1 else worked.splitlines()
     return [part.strip() for part in parts if part.strip()]
 
 
