@@ -43,6 +43,7 @@ from milonga.systems.aprm.attacks import (
     judge_last_steps,
     label_last_step,
     sample_gold_steps,
+    sample_own_steps,
     slice_correct_steps,
 )
 from milonga.systems.aprm.credit import AttackReward, balanced_accuracy
@@ -340,6 +341,50 @@ def test_the_oracle_judges_a_step_where_it_stands() -> None:
             piece.problem, value.before + value.steps, len(value.before), "digit_slip", keyed_rng(0)
         )
         assert wrong is not None and check_rewritten_step(one, piece, wrong) is False
+
+
+def test_by_answers_a_repeated_step_is_right_and_no_completion_saves_a_wrong_end() -> None:
+    """The last step of a solution leads to its own answer: no completion from another last step arrives at the right one,
+    unless the generator goes on from it as if nothing had happened."""
+    one = ctx(plan(options={"oracle": "answers", "sft": 0}))
+    pieces = [split_into_slices(piece.target, 1, "terse")[-1] for piece in sample_gold_steps(one, 8)]
+    wrong = [f"{piece.text.split('=')[0]}=999" for piece in pieces]
+    rewrites = Rollouts(rewrite(piece, text, k) for piece, bad in zip(pieces, wrong, strict=True)
+                        for k, text in enumerate((piece.text, bad, "gibberish")))  # fmt: skip
+    right = [attack.right for attack in grade_attacks(one, rewrites, completions=4)]
+    assert right[::3] == [True] * 8 and right[2::3] == [None] * 8
+    assert right[1::3].count(False) >= 7
+    own = sample_own_steps(one, 8)
+    assert len(own) and all(piece.target.correct == 1.0 for piece in own)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"sft": 1}, "options.sft: nobody"), ({"oracle": "steps"}, "options.oracle: task 'jsonl'"),
+     ({"held_out": ["carry_drop"]}, "no family 'carry_drop'")],
+)  # fmt: skip
+def test_what_a_file_of_answers_cannot_have_is_said_before_anything_is_loaded(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(f'{{"question": "what is {n}?", "answer": "{n}"}}\n' for n in range(60)))
+    settings = {"recipe": "aprm", "task": {"name": "jsonl", "path": str(path)}, "policies": {"generator": {"model": "a/b"}}}
+    assert resolve([settings]).config.options["sft"] == 0
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        resolve([settings, {"options": options}])
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_in_prose_a_prefix_is_the_solution_as_it_was_written(at: int) -> None:
+    one = ctx(plan(dialect="plain"))
+    text = "**Step 1:** We add.\n\n1. 2 + 3 = 5\n2. So \\boxed{5}."
+    solver = one.run.roles["generator"]
+    whole = Rollout.from_text("s", "generator", Problem("p", "2+3?", "5"), text, solver.parse(text, None))
+    piece = split_into_slices(whole, 1, "plain")[at]
+    assert text.startswith(build_step_prefix(one, piece).text)
+    work = build_step_prefix(one, piece, "2 + 3 = REWRITTEN")
+    assert len(work.solution.steps) == at + 1 and work.solution.steps[-1] == "2 + 3 = REWRITTEN"
+    assert work.text.startswith(text[: whole.solution.ends[at - 1]].rstrip() if at else "")
 
 
 def test_what_is_no_step_is_shown_to_nobody_and_repeating_is_not_corrupting() -> None:

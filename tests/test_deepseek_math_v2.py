@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import TINY
-from helpers import GRAMMARS, PROPERTY
+from helpers import PROPERTY
 from milonga.randomness import keyed_rng
 from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
-from milonga.roles import Dialect, StepSolver
+from milonga.roles import DIALECTS, Dialect, StepSolver
 from milonga.runfolder.files import JsonLines
 from milonga.systems.deepseek_math_v2.credit import (
     LEVELS,
@@ -27,11 +27,9 @@ from milonga.systems.deepseek_math_v2.credit import (
     auto_label,
     generator_reward,
     has_majority,
-    score_from_flaws,
     score_reward,
     verifier_reward,
 )
-from milonga.systems.deepseek_math_v2.derivations import GAP, MISTAKE, find_flaws, write_derivation
 from milonga.systems.deepseek_math_v2.labels import Finding, defect_metrics
 from milonga.systems.deepseek_math_v2.roles import (
     CLOSING,
@@ -47,9 +45,12 @@ from milonga.systems.deepseek_math_v2.roles import (
 )
 from milonga.systems.index import RECIPES
 from milonga.tasks import make_task
+from milonga.tasks.derivations import GAP, MISTAKE, find_flaws, score_from_flaws, write_derivation
 from milonga.types import Problem, Rollout
 
-dialects = st.sampled_from(GRAMMARS)
+PROSE: tuple[Dialect, ...] = ("plain", "tagged")
+"""The dialects of solutions whose analyses are written in prose."""
+dialects = st.sampled_from(DIALECTS)
 levels = st.sampled_from(LEVELS)
 CHAIN = make_task({"name": "chain", "ops": 5})
 PROBLEM = Problem("p", "37+5*3-4%100", "22", {"start": 37, "chain": [("+", 5), ("*", 3), ("-", 4)], "mod": 100})
@@ -225,6 +226,14 @@ def test_a_derivation_deserves_the_score_it_was_made_for(index: int, score: floa
         assert CHAIN.grade(problem, answer, steps).is_sound
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("score", LEVELS)
+def test_a_graded_proof_is_worth_its_score_in_every_dialect(dialect: Dialect, score: float) -> None:
+    for index in range(10):
+        proof = make_graded_proof(CHAIN, CHAIN.problem("train", index), random.Random(index), score, dialect, "id")
+        assert find_flaws(proof.problem, proof.solution.steps, proof.solution.answer).score == score
+
+
 @PROPERTY
 @given(steps=st.lists(st.text(max_size=8), max_size=6), answer=st.none() | st.text(max_size=4))
 def test_any_text_can_be_examined(steps: list[str], answer: str | None) -> None:
@@ -238,32 +247,61 @@ notes = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max
 
 
 @PROPERTY
-@given(dialect=dialects, marks=st.lists(st.tuples(st.booleans(), notes), max_size=5), score=levels)
-def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool, str]], score: float) -> None:
-    text = write_analysis(dialect, [m for m, _ in marks], score, [n for _, n in marks])
-    parsed = parse_analysis(dialect, text, len(marks))
+@given(marks=st.lists(st.tuples(st.booleans(), notes), max_size=5), score=levels)
+def test_a_written_analysis_reads_back(marks: list[tuple[bool, str]], score: float) -> None:
+    text = write_analysis("terse", [m for m, _ in marks], score, [n for _, n in marks])
+    parsed = parse_analysis("terse", text, len(marks))
     assert parsed.is_valid and parsed.format == 1.0
     assert (parsed.value.steps or ()) == tuple(m for m, _ in marks) and parsed.value.score == score
     assert parsed.value.defects == tuple(k for k, (right, _) in enumerate(marks) if not right)
     assert parsed.value.final == (score == 1.0)
-    assert not parse_analysis(dialect, text, len(marks) + 1).is_valid  # a mark for a step that is not there
+    assert not parse_analysis("terse", text, len(marks) + 1).is_valid  # a mark for a step that is not there
+
+
+words = st.text(st.sampled_from("abc ,+"), max_size=6)
+
+
+@PROPERTY
+@given(dialect=st.sampled_from(PROSE), marks=st.lists(st.tuples(st.booleans(), words), max_size=5), score=levels)
+def test_an_analysis_in_prose_reads_back(dialect: Dialect, marks: list[tuple[bool, str]], score: float) -> None:
+    text = write_analysis(dialect, [m for m, _ in marks], score, [n for _, n in marks])
+    parsed = parse_analysis(dialect, text, len(marks))
+    assert parsed.is_valid and parsed.value.score == score and parsed.value.final == (score == 1.0)
+    assert (parsed.value.steps or ()) == tuple(m for m, _ in marks)
+    assert len(parsed.value.issues) == sum(not m for m, _ in marks)
+    # Issues without a lower score, or a lower score without an issue, are readable and not the form.
+    assert parsed.format == (1.0 if bool(parsed.value.issues) == (score < 1) else 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "score", "defects", "form"),
+    [
+        ("Evaluation:\nNo issues.\nOverall score: \\boxed{1}", 1.0, (), 1.0),
+        ("Evaluation:\n- **Issue:** Step 2: 3*4 is 12.\n\n**Overall score:** \\boxed{0}", 0.0, (1,), 1.0),
+        ("Issue: the base case is missing.\nOverall score: \\boxed{0.5}", 0.5, (), 1.0),  # it names no step
+        ("<think>Issue: step 3. Score: 1</think>\nIssue: step 1: no.\nOverall score: 0.5/1", 0.5, (0,), 1.0),
+        ("Issues: none\nOverall score: \\boxed{1.0}", 1.0, (), 1.0),
+        ("It is all wrong, so \\boxed{0}.", 0.0, (), 0.5),
+    ],
+)
+def test_what_a_model_says_of_a_proof_is_read(text: str, score: float, defects: tuple[int, ...], form: float) -> None:
+    parsed = parse_analysis("plain", text, 3)
+    assert parsed.is_valid and parsed.value.score == score and parsed.value.defects == defects and parsed.format == form
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{0.75}}",  # not one of the three levels
-        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}} \\boxed{{0}}",
-        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}\n{CLOSING} \\boxed{{0}}",
-        f"<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}",
-        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n\\boxed{{1}}",
-        f"{OPENING}\n<step>a</step>\n{CLOSING} \\boxed{{1}}",
-        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\nand so on {CLOSING} \\boxed{{1}}",
+        f"{OPENING}\n{CLOSING} \\boxed{{0.75}}",  # not one of the three levels
+        f"{OPENING}\n{CLOSING} \\boxed{{1}}\n{CLOSING} \\boxed{{0}}",  # who says both says nothing
+        f"{OPENING}\n{CLOSING} \\boxed{{1, 0.5 or 0}}",  # nor who repeats the question
+        f"<think>{CLOSING} \\boxed{{1}}",
+        "All of it is fine.",
+        "",
     ],
 )
-def test_what_breaks_the_format_of_an_analysis(text: str) -> None:
-    assert parse_analysis("tagged", f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}", 1).is_valid
-    parsed = parse_analysis("tagged", text, 1)
+def test_what_is_no_score(text: str) -> None:
+    parsed = parse_analysis("plain", text, 1)
     assert not parsed.is_valid and parsed.format == 0.0
 
 
@@ -277,8 +315,11 @@ def test_what_breaks_the_terse_format(text: str) -> None:
 def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(agent: type[Any]) -> None:
     proof = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "tagged", "id")
     target = None if agent is ProofWriter else proof
+    target = make_analysis_rollout(proof, "fine", parse_analysis("tagged", "", 5), "a") if agent is MetaVerifier else target
     prompt = "".join(part.text for part in agent("tagged").prompt(proof.problem, target))
     assert OPENING in prompt and CLOSING in prompt
+    asked = prompt[prompt.rindex(OPENING) :]
+    assert not parse_analysis("tagged", asked, 5).is_valid, "who repeats the form has judged nothing"
 
 
 @PROPERTY
@@ -287,7 +328,7 @@ def test_demonstrations_can_be_read(dialect: Dialect, agent: type[Any], index: i
     role = agent(dialect)
     target, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), keyed_rng("test", index))
     parsed = role.parse(text, target)
-    assert parsed.is_valid and parsed.format == 1.0
+    assert parsed.is_valid and (parsed.format == 1.0 or dialect in PROSE)  # its teacher's score need not follow
     assert (target is None) == (agent is ProofWriter)
 
 
@@ -299,11 +340,11 @@ def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
     assert not proof.is_valid or proof.value.analysis.is_valid
     target = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
     parsed = DefectVerifier(dialect).parse(text, target)
-    assert parsed.format == float(parsed.is_valid)
+    assert parsed.format == float(parsed.is_valid) if dialect == "terse" else bool(parsed.format) == parsed.is_valid
     assert parsed.value.score is None or parsed.value.score in LEVELS
 
 
-@pytest.mark.parametrize("dialect", GRAMMARS)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect) -> None:
     writer = ProofWriter(dialect)
     analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])
@@ -319,7 +360,7 @@ def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect
     assert "7+1=8" in shown and "SECRET" not in shown
     # The meta-verifier sees both, the analysis after the proof.
     both = "".join(part.text for part in MetaVerifier(dialect).prompt(PROBLEM, extract_self_analysis(proof)))
-    assert both.index("7+1=8") < both.index("SECRET") and both.count("SECRET") == 2
+    assert both.index("7+1=8") < both.index("SECRET") and both.count("SECRET") == (2 if dialect == "terse" else 1)
     assert not writer.parse(writer.write(["3+4=7"], "7")).is_valid  # without a self-analysis it earns nothing
 
 

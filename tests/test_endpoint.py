@@ -407,7 +407,7 @@ ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
     "curriculum": FROZEN_VERIFIER,
     "frozen": {"verifier": {}},
     "gar": {"verifier": {"frozen": True, "sft": 0}},
-    "genrm": {"generator": {"generation": 0.0}},
+    "genrm": {"annotator": {}, "generator": {"generation": 0.0}},
     "lets_verify": {"generator": {}},
     "maporl": {"partner": {"train": "lead", "formats": 0}},
     "marti": {agent: {"train": "generator", "formats": 0} for agent in ("verifier", "refiner", "partner", "aggregator")},

@@ -117,9 +117,12 @@ def test_approval_is_the_share_of_yes_over_slices() -> None:
 
 def test_votes_of_slices_reach_their_steps() -> None:
     solution = make_rollout(2, 6, (2, 4, 6))
-    assert average_step_verdicts([[True, True], [True, False]], solution, 2) == [1.0, 1.0, 0.0]
-    assert average_step_verdicts([[True]], solution, 2) is None and average_step_verdicts([], make_rollout(2, 3), 2) is None
-    assert average_step_verdicts([[True]] * 3, solution, 2) is None
+    assert average_step_verdicts([[True, True], [True, False]], solution, [2, 1]) == [1.0, 1.0, 0.0]
+    assert average_step_verdicts([[True, True], [False]], solution, [1, 2]) == [1.0, -1.0, -1.0]
+    assert (
+        average_step_verdicts([[True]], solution, [2, 1]) is None and average_step_verdicts([], make_rollout(2, 3), []) is None
+    )
+    assert average_step_verdicts([[True]] * 3, solution, [2, 1]) is None
 
 
 # -- The role ---------------------------------------------------------------------------------------
@@ -377,15 +380,15 @@ def test_the_table_judges_whole_solutions_by_their_slices() -> None:
     assert judge.split_solution(checks[0].target) is not None
 
 
-def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_path: Any) -> None:
+def test_without_worked_solutions_there_are_no_references(tmp_path: Any) -> None:
     for name, first in (("train.jsonl", 0), ("dev.jsonl", 50)):
         rows = (f'{{"question": "{k}+1?", "answer": "{k + 1}"}}\n' for k in range(first, first + 20))
         (tmp_path / name).write_text("".join(rows))
     task = {"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "dev_path": str(tmp_path / "dev.jsonl")}
-    with pytest.raises(ConfigError, match="exact truth"):
-        resolve([{"recipe": "gar", "task": task}])
     model = {"policies": {"generator": {"model": "a/model"}}}
-    assert resolve([{"recipe": "gar", "task": task, "options": {"sft": 0, "ref_source": "none"}}, model]).recipe.name == "gar"
+    with pytest.raises(ConfigError, match=r"no worked solution.*task\.fields\.solution, or set options\.ref_source=none"):
+        resolve([{"recipe": "gar", "task": task}, model])
+    assert resolve([{"recipe": "gar", "task": task, "options": {"ref_source": "none"}}, model]).recipe.name == "gar"
 
 
 def test_verdicts_are_gathered_by_solution_and_slice() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -317,16 +319,16 @@ def test_redoing_goes_on_from_what_was_written_however_odd() -> None:
     assert chain.redo_steps(problem, []) == ()
 
 
-def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
-    p = plan()
-    one = ctx(p)
-    solutions = one.ask("generator", one.problems(), 1)
-    type(p.task).knows_steps = False
-    try:
-        with pytest.raises(ConfigError, match=r"options\.source"):
-            p.recipe.write_checks(one, solutions)  # type: ignore[attr-defined]
-    finally:
-        type(p.task).knows_steps = True
+def test_a_task_without_steps_has_no_teacher_and_says_so_before_anything_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(40)))
+    settings = {"task": {"name": "jsonl", "path": str(path)}, "policies": {"generator": {"model": "a/model"}}}
+    with pytest.raises(ConfigError, match=r"options\.source: nobody can check the steps of 'jsonl'; set it to 'reference'"):
+        resolve([{"recipe": "genrm", "options": {"source": "teacher"}}, settings])
+    assert list(resolve([{"recipe": "genrm"}, settings]).roles) == ["generator", "verifier", "annotator"]
+    for options in ({"source": "own"}, {"form": "direct"}):
+        assert list(resolve([{"recipe": "genrm", "options": options}, settings]).roles) == ["generator", "verifier"]
+    assert list(plan().roles) == ["generator", "verifier"], "the embedded models have a teacher"
 
 
 def test_the_reference_answer_reaches_no_prompt_of_the_verifier() -> None:

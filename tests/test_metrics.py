@@ -336,3 +336,23 @@ def test_processbench_by_hand(tmp_path: Path) -> None:
     assert found["index_shift"] == -0.5
     assert found["trivial/error_modal"] == pytest.approx(harmonic_mean(0.5, 1.0)) == found["trivial/answer_modal"]
     assert found["trivial/answer_last"] == pytest.approx(harmonic_mean(0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("last", "answer"),
+    [
+        ("So $x = \\boxed{\\frac{1}{2}}$, for all 3 cases.", "\\frac{1}{2}"),  # the box, not the last number
+        ("It was \\boxed{4}, no: \\boxed{5}.", "5"),
+        ("There are 12 of them.", None),
+    ],
+)
+def test_no_answer_is_made_up_for_somebody_elses_solution(tmp_path: Path, last: str, answer: str | None) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps([GOOD | {"steps": ["First \\boxed{7}.", last]}]))
+    (tagged,) = read_processbench(path, StepSolver("tagged"))
+    assert tagged.solution.answer == answer and len(tagged.solution.steps) == 2
+    assert ("<answer>" in tagged.text) == (answer is not None)
+    (plain,) = read_processbench(path, StepSolver("plain"))
+    assert plain.solution.answer is None and plain.text == f"First \\boxed{{7}}.\n\n{last}"
+    (terse,) = read_processbench(path, StepSolver("terse"))
+    assert terse.solution.answer == (answer or "12"), "a terse step ends in its result"

@@ -161,6 +161,7 @@ def test_any_text_reads_as_a_solution(text: str) -> None:
     ("text", "steps", "final", "form"),
     [
         ("Step 1: CORRECT\nStep 2: no. INCORRECT\nStep 3: CORRECT\nFinal verdict: INCORRECT", (True, False, True), False, 1.0),
+        ("**Step 1:** so: **Verdict:** Correct\n**Step 2:** Wrong\n**Final verdict:** Incorrect", (True, False), False, 1.0),
         # it may stop after the first wrong step, and the final verdict may be missing
         ("Step 1: fine. CORRECT\nStep 2: no. INCORRECT\nFinal verdict: INCORRECT", (True, False), False, 1.0),
         ("Step 1: CORRECT\nStep 2: INCORRECT", (True, False), False, 2 / 3),

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import milonga
 from cases import TINY
-from helpers import GRAMMARS
+from helpers import GRAMMARS, PROPERTY
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
@@ -77,6 +79,49 @@ def test_what_is_in_doubt_is_left_alone(solution: str, answer: str, question: st
     assert set(flaws(answer, solution, question)) == {None}
 
 
+BARE = """\
+She sells 48 / 2 = 24 clips.
+She gets 24 x $3 = $72 for the 24 clips.
+
+A bus is not free.
+
+So $72 - 20 = $52 is left."""
+
+
+def test_sums_that_are_written_out_are_as_good_as_marked_ones() -> None:
+    paragraphs = BARE.replace("clips.\nShe", "clips.\n\nShe")
+    assert worked.split_steps(BARE)[0] == "She sells 48 / 2 = 24 clips.\nShe gets 24 x $3 = $72 for the 24 clips."
+    assert len(worked.split_steps(WORKED.replace("clips.\nA", "clips.\n\nA"))) == 4, "a line is a step where there are marks"
+    shown = worked.make_right_demonstration(paragraphs, "52")
+    assert shown.checks == ("48 / 2=24", "24 * 3=72", "", "72 - 20=52") and "<<" not in "".join(shown.steps)
+    found = {flaw.first_error: flaw for flaw in flaws("52", paragraphs)}
+    assert set(found) == {0, 1, 3}
+    wrong = int(found[0].steps[0].split("= ")[1].split()[0])
+    assert found[0].steps[1] == f"She gets {wrong} x $3 = ${3 * wrong} for the {wrong} clips."
+    assert found[0].answer == str(3 * wrong - 20) and not found[0].correct
+
+
+def test_a_solution_in_formulas_is_made_wrong_where_it_states_its_answer() -> None:
+    solution = "We have $x + 5 = 12$.\n\nHence $x = 7$.\n\nThe answer is $\\boxed{7}$."
+    for flaw in flaws("7", solution, "Find x."):
+        assert flaw.truth == (True, False, True) and flaw.answer != "7"
+        assert flaw.steps[1:] == (f"Hence $x = {flaw.answer}$.", f"The answer is $\\boxed{{{flaw.answer}}}$.")
+    twice = solution.replace("12$.", "12$ and 7 is prime.")  # nobody states it there
+    assert set(flaws("7", twice, "Find x.")) == set(flaws("7", solution, "Why 7?")) == {None}
+    later = solution.replace("The answer", "Check: $7 + 5 = 12$. The answer")
+    assert all(flaw.first_error == 2 for flaw in flaws("12", later, "?") if flaw is not None), "a sum that would be done again"
+
+
+@PROPERTY
+@given(st.text(st.sampled_from("1234.,+-*/x=$\\ \n<>boxed{}"), max_size=60), st.sampled_from(["1", "12", "3.4", "x"]))
+def test_any_worked_solution_has_a_flaw_with_another_answer_or_none(solution: str, answer: str) -> None:
+    steps = worked.make_right_demonstration(solution, answer).steps
+    found = worked.make_flawed_demonstration(solution, answer, "?", random.Random(0))
+    if found is not None:
+        assert found.answer != answer and sum(found.truth) == len(steps) - 1 and found.steps != steps
+        assert found.steps[: found.first_error] == steps[: found.first_error]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1,200*.5", "600"), ("(3+4)*2-1", "13"), ("7/2", "7/2"), ("-3+5", "2"), ("0.1+0.2", "3/10")],
@@ -115,6 +160,27 @@ def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> Non
     )
     with pytest.raises(ConfigError, match="kept for each agent"):
         resolve([{"recipe": "sft", "binding": "shared"}])
+
+
+def write_rows(path: Path, solution: str) -> dict[str, Any]:
+    rows = [{"question": f"Ann has {n} pens and buys 2 more. How many?", "answer": str(n + 2)} for n in range(50, 90)]
+    rows = [row | {"solution": solution.format(n=n, all=n + 2)} for n, row in enumerate(rows, 50)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return {"name": "jsonl", "path": str(path), "fields": {"solution": "solution"}}
+
+
+def test_a_verifier_sees_wrong_solutions_or_is_not_trained(tmp_path: Path) -> None:
+    """Without marks of a calculator it saw none, and learned to call everything right."""
+    good = write_rows(tmp_path / "good.jsonl", "She has {n} pens.\n{n} + 2 = {all}.")
+    policies = {"generator": {"model": "embedded"}}
+    found = resolve([{"recipe": "sft", "dialect": "plain", "task": good, "policies": policies}])
+    role = found.roles["verifier"]
+    texts = [role.demonstrate(found.task, found.task.problem("train", n), random.Random(n))[1] for n in range(30)]
+    assert 8 < sum("Final verdict: INCORRECT" in text for text in texts) < 22
+    bad = write_rows(tmp_path / "bad.jsonl", "One counts, and it is {all}.")
+    with pytest.raises(ConfigError, match=r"can be given a wrong step.* set options\.n_verifier=0"):
+        resolve([{"recipe": "sft", "task": bad, "policies": policies}])
+    assert resolve([{"recipe": "sft", "task": bad, "policies": policies, "options": {"n_verifier": 0}}])
 
 
 # The teachers.

@@ -243,7 +243,8 @@ class Pair:
     ) -> Rollout:
         """Convert somebody else's solution into a rollout in this pair's dialect, to be verified.
 
-        Without an answer, the last number of the last step is taken as the answer.
+        Without an answer, the last box of the last step is taken; where there is none, none is shown. In the terse dialect the
+        last number of the last step is its result.
         """
         rollout = rewrite_steps(self.solver, id or problem.id, problem, steps, answer)
         if rollout is None:

@@ -73,8 +73,9 @@ def group_verdicts(verdicts: Rollouts) -> dict[str, list[list[Verdict]]]:
     return {solution: list(pieces.values()) for solution, pieces in found.items()}
 
 
-def average_step_verdicts(slices: Sequence[Sequence[Verdict]], solution: Rollout, size: int) -> list[float] | None:
-    """Return the mean verdict, from -1 to 1, on the slice of each step. None where steps and slices do not match."""
-    votes = [2 * approval_rate([verdicts]) - 1 for verdicts in slices for _ in range(size)]
-    count = len(solution.steps)
-    return votes[:count] if count and len(votes) - size < count <= len(votes) else None
+def average_step_verdicts(slices: Sequence[Sequence[Verdict]], solution: Rollout, sizes: Sequence[int]) -> list[float] | None:
+    """Return the mean verdict, from -1 to 1, on the slice of each step. `sizes` are the steps in each slice. None where steps
+    and slices do not match."""
+    if len(slices) != len(sizes) or not solution.steps or sum(sizes) != len(solution.steps):
+        return None
+    return [2 * approval_rate([verdicts]) - 1 for verdicts, size in zip(slices, sizes, strict=True) for _ in range(size)]

@@ -8,6 +8,7 @@ are read as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from milonga.randomness import keyed_rng
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task
+from milonga.tasks.answers import find_last_box
 from milonga.tasks.base import ANSWERS, DEMONSTRATIONS, LABELS
 from milonga.tasks.rows import parse_json
 from milonga.tasks.worked import NUMBER
@@ -116,19 +118,27 @@ def rewrite_steps(
 ) -> Rollout | None:
     """Rewrite given steps as a solution in the solver's dialect; None if the steps contain marks of the dialect.
 
-    Without an answer, the last number of the last step stands for it: that is where most solutions have theirs. In prose the
-    steps stay as they are, and nothing has to stand for an answer.
+    Without an answer, the last box of the last step is it. Where there is none, none is shown: a made-up one would be judged.
+    In prose the steps stay as they are, and their box with them.
     """
     if solver.dialect == "plain":
         return _make_paragraphs(id, problem, steps, grade)
-    numbers = NUMBER.findall(steps[-1]) if steps else []
-    text = solver.write([_flatten_step(step) for step in steps], _flatten_step(answer or (numbers[-1] if numbers else "?")))
+    said = answer or _find_answer(solver, steps[-1] if steps else "")
+    text = solver.write([_flatten_step(step) for step in steps], _flatten_step(said or ""))
     parsed = solver.parse(text)
-    return (
-        Rollout.from_text(id, "generator", problem, text, parsed, grade)
-        if len(parsed.get(Solution).steps) == len(steps)
-        else None
-    )
+    if len(parsed.ends) != len(steps):
+        return None
+    if not said:
+        text = text[: max(parsed.ends, default=0)]
+        parsed = Parsed(replace(parsed.get(Solution), answer=None), parsed.format, parsed.invalid)
+    return Rollout.from_text(id, "generator", problem, text, parsed, grade)
+
+
+def _find_answer(solver: StepSolver, step: str) -> str | None:
+    """Find the answer that a last step gives: what is in its box; in the terse dialect, where a step ends in its result, also
+    its last number."""
+    numbers = NUMBER.findall(step) if solver.dialect == "terse" else []
+    return find_last_box(step) or next(reversed(numbers), None)
 
 
 def _make_paragraphs(id: str, problem: Problem, steps: Sequence[str], grade: Grade | None) -> Rollout:

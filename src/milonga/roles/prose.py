@@ -7,9 +7,9 @@ Invariant: every reader goes over the text once, line by line; its time grows li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -160,9 +160,7 @@ WORD = re.compile(
     re.IGNORECASE,
 )
 BOX_BEFORE = re.compile(r"\\boxed\{\W*(?:text\{\W*)?$")
-PREDICATE = re.compile(
-    r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[]\s*[*_\"'`\[(]*)$", re.IGNORECASE
-)
+PREDICATE = re.compile(r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[][\s*_\"'`\[(]*)$", re.IGNORECASE)
 """What stands before a word that is a verdict, rather than a word of the analysis ("the correct value")."""
 ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
 QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)
@@ -365,3 +363,90 @@ def _weigh_letter(text: str, match: re.Match[str], last: int) -> int:
     if framed or alone or CALLED.search(before):
         return 2
     return 1 if PREFERRED.match(after) else 0
+
+
+YES_NO = re.compile(r"(?<![a-z])(?:yes|no)(?![a-z])", re.IGNORECASE)
+OFFERED = re.compile(r"\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}(?:yes|no)\b", re.IGNORECASE)
+OFFERED_BEFORE = re.compile(r"\b(?:yes|no)\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
+"""Who repeats the two words that were asked for has not chosen one."""
+ANNOUNCED = re.compile(r"(?:\b(?:verdict|judge?ment|answer|conclusion|decision)\b(?: is)?|\?)[^\w\n]{0,12}$", re.IGNORECASE)
+"""What stands before a yes or no that was asked for."""
+
+
+def read_yes_no(text: str) -> Verdict | None:
+    """Read the yes or no that a judgement in prose ends in: of the words that can be one, the last of those most plainly said.
+    What stands in a thought is none, and a thought that does not end has no judgement."""
+    thought = find_thought(text)
+    best: Verdict | None = None
+    for match in YES_NO.finditer(text, 0 if thought is None else thought[1]):
+        before = text[max(0, match.start() - NEAR) : match.start()]
+        after = text[match.end() : match.end() + NEAR].partition("\n")[0]
+        plainness = _weigh_yes_no(match[0], before, after)
+        if plainness and (best is None or plainness >= best.plainness):
+            best = Verdict(match[0].lower() == "yes", match.start(), plainness)
+    return best
+
+
+def swap_yes_no(word: str) -> str:
+    """Return the other of the two words, written as this one."""
+    other = "no" if word.lower() == "yes" else "yes"
+    return other.upper() if word.isupper() else other.capitalize() if word[0].isupper() else other
+
+
+def _weigh_yes_no(word: str, before: str, after: str) -> int:
+    """Weigh a yes or no as a verdict. 3: in a box, or behind "Verdict:" or the question. 2: alone on its line, or the last word
+    of one, in capitals. 1: the beginning of a line, as in "No, since". 0: a word of the analysis."""
+    line = before.rpartition("\n")[2]
+    if OFFERED.match(after) or OFFERED_BEFORE.search(line):
+        return 0
+    ends, begins = ENDING.match(after) is not None, not line.strip(" *_\"'`>-#[(")
+    if BOX_BEFORE.search(line) or (ANNOUNCED.search(line) and (ends or after[:1] in ".,;:")):
+        return 3
+    if ends and (begins or word.isupper()):
+        return 2
+    return 1 if begins and after[:1] in (",", ".", ";", ":", "!") else 0
+
+
+LEVEL = r"\W{0,4}([\d./]{1,5})(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
+BOXED_LEVEL = re.compile(rf"\\boxed\{{{LEVEL}\W{{0,4}}\}}")
+NAMED_LEVEL = re.compile(rf"\b(overall |final )?score\b[^\d\n]{{0,40}}?{LEVEL}", re.IGNORECASE)
+"""A number in a box, or behind the word score. Who repeats the numbers that were asked for has given none."""
+
+
+def read_level(text: str, levels: Sequence[float]) -> float | None:
+    """Read the score that a judgement in prose ends in, one of a few levels: what is called the overall or final score, or else
+    a score, or else stands in the last box. None if it is no level, or if two of them differ. A thought has none."""
+    thought = find_thought(text)
+    start = 0 if thought is None else thought[1]
+    named, boxed = NAMED_LEVEL.findall(text, start), BOXED_LEVEL.findall(text, start)
+    said = {number for whole, number in named if whole} or {number for _, number in named} or set(boxed[-1:])
+    written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | {"1/2": 0.5}
+    found = {written.get(number) for number in said}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+LABEL = re.compile(
+    r"\W{0,8}(?:sure|certainly|here(?: is|'s)|(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version))\b"
+    r"[^\n]{0,80}:[\s*`]*",
+    re.IGNORECASE,
+)
+"""What announces a text that was asked for."""
+REMARK = re.compile(
+    r"\W{0,8}(?:explanation|note|remark|(?:the |this )?(?:mistake|error)|(?:in )?this (?:rewritten|version|step))\b",
+    re.IGNORECASE,
+)
+"""The beginning of a line that speaks about it."""
+TAGS = ("<step>", "</step>")
+
+
+def strip_reply(text: str) -> str | None:
+    """Strip a reply that should be one rewritten step: what follows a thought, without what announces it, fences and quotes
+    around it, and remarks after it. Its paragraphs become one. None where nothing is left."""
+    thought = find_thought(text)
+    if thought is not None:
+        text = text[thought[1] :].removeprefix(CLOSE)
+    label = LABEL.match(text)
+    lines = text[label.end() if label else 0 :].splitlines()
+    kept = [line for line in lines if line.strip() and not FENCE.match(line) and line.strip() not in TAGS]
+    step = "\n".join(takewhile(lambda line: not REMARK.match(line), kept))
+    return step.strip(" \n\"'`") or None

@@ -1,4 +1,4 @@
-"""Families of corruptions: ways to make one right step of chain arithmetic wrong, each a mistake of its own kind.
+"""Families of corruptions: ways to make one right step of chain arithmetic, or of any text, wrong, each a mistake of its kind.
 
 Every family looks like a step of the task. What it gives may be right by chance (modulo a small number, or an operand copied
 rightly): who asks for a corruption grades it and asks again.
@@ -7,6 +7,7 @@ rightly): who asks for a corruption grades it and asks again.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,6 +72,25 @@ CHAIN_FAMILIES: Mapping[str, Callable[[ChainStep, random.Random], str | None]] =
     "operator_swap": operator_swap,
     "stale_operand": stale_operand,
 }
+
+
+NUMBERING = re.compile(r"\s*[*_#>\-]*\s*(?:step\s*)?\d{1,3}[.):]", re.IGNORECASE)
+"""The number of a line, which counts steps and is no part of the work."""
+
+
+def change_digit(text: str, rng: random.Random) -> str | None:
+    """Change one digit of a text into another; the numbers that lines begin with are left alone. None where there is none."""
+    places: list[int] = []
+    start = 0
+    for line in text.splitlines(keepends=True):
+        counted = NUMBERING.match(line)
+        begin = counted.end() if counted else 0
+        places += [start + at for at in range(begin, len(line)) if line[at] in "0123456789"]
+        start += len(line)
+    if not places:
+        return None
+    at = rng.choice(places)
+    return text[:at] + rng.choice([digit for digit in "0123456789" if digit != text[at]]) + text[at + 1 :]
 
 
 def garble_text(text: str, rng: random.Random) -> str:

@@ -27,6 +27,7 @@ from milonga.randomness import keyed_rng
 from milonga.tasks import worked
 from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number, normalise_answer, read_rational
 from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
+from milonga.tasks.corruption import change_digit
 from milonga.tasks.forms import QUESTIONS, Fields, Form
 from milonga.tasks.functions import COLUMNS
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
@@ -145,6 +146,7 @@ class DataTask(Task):
     """Problems from rows; a subclass says where the rows come from."""
 
     options: SourceOptions
+    families = ("digit",)
 
     def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
         super().__init__(options)
@@ -230,6 +232,9 @@ class DataTask(Task):
 
     def demonstrate_flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         return worked.make_flawed_demonstration(problem.data["worked"], problem.answer, problem.text, rng)
+
+    def corrupt_step(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+        return change_digit(steps[at], rng)
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]

@@ -1,9 +1,11 @@
-"""Worked solutions of a data set: one step a line, sums marked `<<48/2=24>>` in the way of GSM8K.
+"""Worked solutions of a data set: a step is a line or, where there are blank lines, a paragraph; sums may be marked
+`<<48/2=24>>` in the way of GSM8K, which has a step a line.
 
 The marks never reach a model. They tell what each step computes, so that one step can be made wrong and the steps after it
-go on consistently from the wrong value: the label of such a solution is known by construction.
+go on consistently from the wrong value: the label of such a solution is known by construction. A solution without marks gets
+them where it writes out a sum (`48 / 2 = 24`); where that leads nowhere, the place that first states the answer is made wrong.
 
-Invariant: `flawed` gives a solution with exactly one wrong step and a wrong answer, or none at all. Where a number could
+Invariant: a flawed demonstration has exactly one wrong step and a wrong answer, or there is none at all. Where a number could
 mean two things (it stands in the question too, or is computed twice) it is left alone.
 """
 
@@ -23,6 +25,14 @@ MARK = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
 NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 UNMARKED = re.compile(r"=\s*\$?\s*[\d.]")
 """The result of a sum that no mark precedes: behind a mark the result stands alone."""
+AMOUNT = rf"(?:\\?\$)?(?:{NUMBER.pattern})"
+OPERATOR = r"\s?(?:[-+*/×·÷−]|\\times|\\cdot|\\div|x(?=\s))\s?"
+RESULT = rf"(?:\\?\$)?({NUMBER.pattern})(?![\d/^])"
+SUM = re.compile(rf"(?<![\w.^)}}])(?<![-+*/×·÷=] )({AMOUNT}(?:{OPERATOR}{AMOUNT})+)\s?=\s?{RESULT}")
+"""A sum that is written out in plain text: an expression and its result."""
+SIGNS = {"×": "*", "·": "*", "x": "*", "\\times": "*", "\\cdot": "*", "÷": "/", "\\div": "/", "−": "-", "\\$": "", "$": ""}
+STATED = re.compile(rf"(?:=\s?|\\boxed\{{\s?){RESULT}")
+"""A number that is stated as a result."""
 OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -32,26 +42,65 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 
 def split_steps(worked: str) -> list[str]:
-    """Split a worked solution into its lines, marks included."""
-    return [line.strip() for line in worked.splitlines() if line.strip()]
+    """Split a worked solution into its steps, marks included: lines or, where it has blank lines and no marks, paragraphs."""
+    paragraphs = [] if MARK.search(worked) else re.split(r"\n\s*\n", worked.strip())
+    parts = paragraphs if len(paragraphs) > 1 else worked.splitlines()
+    return [part.strip() for part in parts if part.strip()]
+
+
+def mark_sums(steps: list[str]) -> list[str]:
+    """Mark the sums of a solution that has no marks of its own, where they are written out and right."""
+    return steps if any(map(MARK.search, steps)) else [SUM.sub(_mark_sum, step) for step in steps]
+
+
+def _mark_sum(found: re.Match[str]) -> str:
+    expression, result = re.sub("|".join(map(re.escape, SIGNS)), lambda sign: SIGNS[sign[0]], found[1]), found[2]
+    try:
+        is_right = compute_sum(expression) == _parse_value(result)
+    except _Ambiguous:
+        is_right = False
+    start = found.start(2) - found.start()
+    return f"{found[0][:start]}<<{expression}={result}>>{found[0][start:]}" if is_right else found[0]
 
 
 def make_right_demonstration(worked: str, answer: str) -> Demonstration:
     """Make a demonstration of the solution as it is."""
-    steps = split_steps(worked)
+    steps = mark_sums(split_steps(worked))
     checks = tuple("; ".join(f"{m[1]}={m[2]}" for m in MARK.finditer(step)) for step in steps)
     return Demonstration(tuple(MARK.sub("", s) for s in steps), (True,) * len(steps), checks, answer, correct=True)
 
 
 def make_flawed_demonstration(worked: str, answer: str, question: str, rng: random.Random) -> Demonstration | None:
-    """Make a demonstration with one random sum done wrong; None if no sum can be changed without ambiguity."""
-    steps = split_steps(worked)
+    """Make a demonstration with one random sum done wrong or, in a solution without marks, with another answer from the place
+    that states it on; None if neither can be done without ambiguity."""
+    plain = split_steps(worked)
+    steps = mark_sums(plain)
     sums = [(at, number) for at, step in enumerate(steps) for number in range(len(MARK.findall(step)))]
     for at, number in rng.sample(sums, len(sums)):
         found = _Rewriting(question, steps, at, number, rng).make_demonstration(answer)
         if found is not None:
             return found
-    return None
+    return None if any(map(MARK.search, plain)) else _change_answer(plain, answer, question, rng)
+
+
+def _change_answer(steps: list[str], answer: str, question: str, rng: random.Random) -> Demonstration | None:
+    """Make a demonstration that states another answer, a number, from where the answer is first stated: behind an equals sign
+    or in a box. None where the number stood somewhere before, or where a later sum would have to be done again."""
+    try:
+        old = _parse_value(answer)
+        new = _draw_wrong_result(old, rng)
+        rewriting = _Rewriting(question, steps, -1, 0, rng, seen=_parse_values(question))
+        at = next(at for at, step in enumerate(steps) if old in _parse_values(step))
+        if old in rewriting.seen or old not in {_parse_value(found) for found in STATED.findall(steps[at])}:
+            return None
+        changed = [NUMBER.sub(lambda m: format_number(new) if _parse_value(m[0]) == old else m[0], steps[at])]
+        rewriting.changed[old] = new
+        texts = (*steps[:at], *changed, *(rewriting.replace_values(step) for step in steps[at + 1 :]))
+        truth = tuple(number != at for number in range(len(steps)))
+        checks = make_right_demonstration("\n\n".join(steps), answer).checks  # sums that use the answer are not among them
+        return Demonstration(texts, truth, checks, format_number(new), correct=False)
+    except (_Ambiguous, StopIteration):
+        return None
 
 
 class _Ambiguous(Exception):

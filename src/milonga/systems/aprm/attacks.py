@@ -1,6 +1,9 @@
-"""Attacks on a step scorer: right steps are rewritten, labelled by an exact oracle, and accepted or not by the scorer.
+"""Attacks on a step scorer: right steps are rewritten, labelled by an oracle, and accepted or not by the scorer.
 
-The scorer sees the problem and the steps up to the rewritten one. It never sees the original step: at test time there is none.
+The oracle is exact where the task knows its steps. Where it knows answers alone, steps of solutions with the right answer count
+as right, and a rewritten step as wrong if no completion from it arrives there. That forgives a mistake which the generator
+repairs, and blames a step that it cannot go on from. The scorer sees the problem and the steps up to the rewritten one. It
+never sees the original step: at test time there is none.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from milonga.patterns.slicing import write_reference
 from milonga.patterns.value_head import Labelled
 from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver
+from milonga.roles.prose import ITEM
 from milonga.roles.slices import Slice, split_into_slices
 from milonga.systems.aprm.credit import balanced_accuracy
-from milonga.types import Rollout, Rollouts, Solution
+from milonga.tasks.base import normalise_text
+from milonga.types import Rollout, Rollouts
 
 
 @dataclass(frozen=True)
@@ -35,22 +40,43 @@ def label_last_step(solution: Rollout, right: bool) -> Labelled:
     return Labelled(solution, [float("nan")] * (count - 1) + [float(right)])
 
 
-def slice_correct_steps(ctx: Context, solutions: Rollouts) -> list[list[Rollout]]:
-    """Return for each solution its right steps, each as a slice of one step. A step is right given the steps before it."""
+def slice_correct_steps(ctx: Context, solutions: Rollouts, exact: bool = True) -> list[list[Rollout]]:
+    """Return for each solution its right steps, each as a slice of one step. A step is right given the steps before it; if not
+    `exact`, if its solution has the right answer."""
     dialect = ctx.role("generator").dialect
     pieces = [split_into_slices(solution, 1, dialect) for solution in solutions]
-    return [[piece for piece in some if piece.grade is not None and piece.grade.steps == (True,)] for some in pieces]
+    return [[piece for piece in some if _is_right(piece, exact)] for some in pieces]
+
+
+def _is_right(piece: Rollout, exact: bool) -> bool:
+    return piece.grade is not None and (piece.grade.steps == (True,) if exact else piece.grade.correct is True)
 
 
 def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> Rollout:
-    """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format."""
+    """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format. In prose what stands before
+    the step, and the space around it, stay as they are."""
     solver, value = ctx.role("generator"), piece.parsed.get(Slice)
     assert isinstance(solver, StepSolver)
-    whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
-    read = solver.parse(whole).get(Solution)
-    text = whole[: read.ends[len(value.before)]]
+    if solver.dialect == "plain":
+        text = _cut_prose(piece, step)
+    else:
+        whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
+        text = whole[: solver.parse(whole).ends[len(value.before)]]
     prefix = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
     return replace(prefix, finish="length")
+
+
+def _cut_prose(piece: Rollout, step: str | None) -> str:
+    """Cut a solution in prose behind one step, which `step` replaces."""
+    solution, at = piece.target.solution, len(piece.parsed.get(Slice).before)
+    start, end = solution.ends[at - 1] if at else solution.begin, solution.ends[at]
+    before, own = piece.target.text[:start], piece.target.text[start:end]
+    if step is None:
+        return before + own
+    if ITEM.match(own) and not ITEM.match(step):
+        # Without the number of a list's item, only a blank line tells it from the item before.
+        return f"{before.rstrip()}\n\n{step}{own[len(own.rstrip()) :]}".lstrip()
+    return before + own.replace(own.strip(), step, 1)
 
 
 def check_rewritten_step(ctx: Context, piece: Rollout, step: str) -> bool | None:
@@ -70,18 +96,53 @@ def judge_last_steps(ctx: Context, works: Sequence[Rollout]) -> dict[str, bool]:
     return {id: scores[-1] >= 0.5 for id, scores in found.items() if scores}
 
 
-def grade_attacks(ctx: Context, rewrites: Rollouts) -> list[Attack]:
+def grade_attacks(ctx: Context, rewrites: Rollouts, completions: int = 0) -> list[Attack]:
     """Grade each rewritten step by the oracle and by the scorer. Text that does not parse as a step is no attack, and the
-    scorer is not trained on it."""
-    found = []
-    for rewrite in rewrites:
-        piece, step = rewrite.target, next(iter(rewrite.solution.steps), None)
-        if step is None or not rewrite.parsed.is_valid or not ctx.task.is_step(step):
-            found.append(Attack(rewrite, None, None))
-        else:
-            found.append(Attack(rewrite, check_rewritten_step(ctx, piece, step), build_step_prefix(ctx, piece, step)))
-    verdicts = judge_last_steps(ctx, [attack.shown for attack in found if attack.shown is not None])
-    return [replace(a, accepted=a.shown is not None and verdicts.get(a.shown.id, False)) for a in found]
+    scorer is not trained on it. With `completions`, the oracle is that of answers, by so many of them."""
+    shown = [show_rewrite(ctx, rewrite) for rewrite in rewrites]
+    steps = zip(rewrites, shown, strict=True)
+    right = [None if one is None else check_rewritten_step(ctx, t.target, get_step(t)) for t, one in steps]
+    if completions:
+        right = check_by_answers(ctx, rewrites, shown, completions)
+    verdicts = judge_last_steps(ctx, [one for one in shown if one is not None])
+    return [
+        Attack(t, label, one, one is not None and verdicts.get(one.id, False))
+        for t, label, one in zip(rewrites, right, shown, strict=True)
+    ]
+
+
+def get_step(rewrite: Rollout) -> str:
+    """Return the rewritten step; empty where none could be parsed."""
+    return next(iter(rewrite.solution.steps), "") if rewrite.parsed.is_valid else ""
+
+
+def show_rewrite(ctx: Context, rewrite: Rollout) -> Rollout | None:
+    """Show a rewritten step at the end of the steps before it; None where it is no step, or not one."""
+    step = get_step(rewrite)
+    if not step or not ctx.task.is_step(step):
+        return None
+    shown = build_step_prefix(ctx, rewrite.target, step)
+    return shown if len(shown.solution.steps) == len(rewrite.target.parsed.get(Slice).before) + 1 else None
+
+
+def check_by_answers(ctx: Context, rewrites: Rollouts, shown: Sequence[Rollout | None], n: int) -> list[bool | None]:
+    """Return whether each rewritten step counts as right by answers: it repeats the original, or at least one of `n`
+    completions of the generator from it arrives at the right one. None where it is no step, or nothing could be graded."""
+    right: dict[str, bool | None] = {}
+    asked: dict[tuple[str, str], str] = {}
+    for rewrite, one in zip(rewrites, shown, strict=True):
+        if one is not None and normalise_text(get_step(rewrite)) == normalise_text(rewrite.target.text):
+            right[one.id] = True
+        elif one is not None:
+            asked[one.problem.id, one.text] = one.id
+    problems = {one.problem.id: one.problem for one in shown if one is not None}
+    written = ctx.write("generator", [problems[problem] for problem, _ in asked], [text for _, text in asked])
+    starts = [(one, len(one.steps)) for one in written if one.steps]
+    for done in ctx.complete("generator", starts, n) if starts else ():
+        id = asked[done.problem.id, done.target.text]
+        if done.grade is not None and done.grade.correct is not None:
+            right[id] = bool(right.get(id)) or done.grade.correct
+    return [None if one is None else right.get(one.id) for one in shown]
 
 
 def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
@@ -91,6 +152,12 @@ def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
         "invalid_rate": mean([attack.right is not False for attack in found]),
         "malformed_rate": mean([attack.right is None for attack in found]),
     }
+
+
+def sample_own_steps(ctx: Context, count: int) -> Rollouts:
+    """Sample one step of each of the generator's solutions of the next problems that have the right answer."""
+    pieces = slice_correct_steps(ctx, ctx.ask("generator", ctx.problems(count)), exact=False)
+    return Rollouts(keyed_rng("measured", some[0].problem.id).choice(some) for some in pieces if some)
 
 
 def sample_gold_steps(ctx: Context, count: int) -> Rollouts:

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 
 from milonga.errors import ConfigError, suggest_name
 from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.prose import strip_reply
 from milonga.roles.slices import Slice, render_steps, split_into_slices
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
+PLAIN_TASK = """
+
+Rewrite this one step so that it holds a mistake that a careful reader could overlook: a wrong number, a wrong operation, a \
+condition that is forgotten, or a conclusion that does not follow. Go on from the mistake as if it were right, and keep the \
+length and the style of the step. Say nothing about the mistake and explain nothing: reply with the rewritten step alone."""
 CORRUPTOR_PROMPT = """\
 You are given a problem, the work on it so far, and its next step, which is right. Rewrite this one step so that it is wrong \
 but looks right to someone who checks the work. Keep its form. Write only the rewritten step, inside <step> and </step>.
@@ -25,8 +31,9 @@ Problem:
 class Corruptor(Role):
     """Rewrites one right step into a wrong one.
 
-    terse: one line. tagged: one `<step>…</step>`. It is asked about a slice of one step; the value of its reading is a solution
-    of one step. Its teacher knows all families of mistakes of a task but those in `leave_out`.
+    plain: one paragraph; what is said around it is passed over. terse: one line. tagged: one `<step>…</step>`. It is asked
+    about a slice of one step; the value of its reading is a solution of one step. Its teacher knows all families of mistakes
+    of a task but those in `leave_out`.
     """
 
     name = "corruptor"
@@ -38,7 +45,7 @@ class Corruptor(Role):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return ("\n",) if self.dialect == "terse" else ("</step>",)
+        return {"terse": ("\n",), "tagged": ("</step>",), "plain": ()}[self.dialect]
 
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
@@ -48,31 +55,36 @@ class Corruptor(Role):
         own = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"), work, Part("/"), own, Part("\n!"))
+        if self.dialect == "plain":
+            shown = (Part("Problem:\n"), Part(problem.text, foreign=True), Part("\n\nThe solution so far:\n"))
+            asked = (Part("\nThe next step, which is right:\n"), own, Part(PLAIN_TASK))
+            return (*shown, work if before else Part("(nothing yet)\n"), *asked)
         question = (Part(CORRUPTOR_PROMPT), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), work)
         return (*question, Part("</work>\n\nNext step:\n"), own, Part("\n\nRewritten step:\n"))
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
-        step = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        step = {"terse": parse_terse, "tagged": parse_tagged, "plain": strip_reply}[self.dialect](text)
         if step is None:
             return Parsed(Solution((), (), None), 0.0, "not one step")
-        return Parsed(Solution((step,), (), None), 1.0)
+        return Parsed(Solution((step,), (), None), 0.5 if self.dialect == "plain" and step != text.strip() else 1.0)
 
     def write(self, step: str) -> str:
         """Write the text that parses as this step."""
-        return f"{step}\n" if self.dialect == "terse" else f"<step>{step}</step>"
+        return {"terse": f"{step}\n", "tagged": f"<step>{step}</step>", "plain": step}[self.dialect]
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a step of a gold solution, corrupted by one of the allowed families."""
         gold = demonstration_to_rollout(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
         piece = rng.choice(split_into_slices(gold, 1, self.dialect))
-        return piece, self.write(self.corrupt_step(task, piece, rng))
+        return piece, self.write(self.corrupt_step(task, piece, rng) or piece.text)
 
-    def corrupt_step(self, task: Task, piece: Rollout, rng: random.Random) -> str:
-        """Corrupt a right step by a random one of the allowed families that apply to it."""
+    def corrupt_step(self, task: Task, piece: Rollout, rng: random.Random) -> str | None:
+        """Corrupt a right step by a random one of the allowed families that apply to it; None if none does."""
         value, families = piece.parsed.get(Slice), self.list_allowed_families(task)
         steps, at = [*value.before, *value.steps], len(value.before)
         order = rng.sample(families, len(families))
-        return next(text for name in order if (text := task.corrupt_step(piece.problem, steps, at, name, rng)) is not None)
+        found = (task.corrupt_step(piece.problem, steps, at, name, rng) for name in order)
+        return next((text for text in found if text is not None), None)
 
     def list_allowed_families(self, task: Task) -> list[str]:
         """List the task's corruption families that are not in `leave_out`."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
+from milonga.tasks.derivations import score_from_flaws
+
 LEVELS = (0.0, 0.5, 1.0)
 """Fatal; sound but for a small gap; complete. The same three for proofs and for analyses."""
 MetaMode = Literal["multiply", "floor"]
-
-
-def score_from_flaws(flaws: Collection[float]) -> float:
-    """Return the score of a proof with these flaws: 1 without any, one gap costs half, anything more costs all."""
-    return 1.0 if not flaws else min(flaws) if len(flaws) == 1 else 0.0
 
 
 def score_reward(given: float, true: float) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
-from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality, auto_label, has_majority, score_from_flaws
-from milonga.systems.deepseek_math_v2.derivations import Examination, find_flaws
+from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality, auto_label, has_majority
 from milonga.systems.deepseek_math_v2.roles import Analysis, Proof, make_graded_proof
+from milonga.tasks.derivations import Examination, find_flaws, is_exact, score_from_flaws
 from milonga.types import Problem, Rollout, Rollouts
 
 Labelled = list[tuple[Rollout, float]]
@@ -45,19 +46,27 @@ def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
     return out
 
 
+def has_wrong_answer(proof: Rollout) -> bool:
+    """Whether a proof gives an answer, in a box, that is wrong; without a box it may still be right."""
+    return proof.correct == 0.0 and bool(proof.solution.answer)
+
+
 def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
     """Sample proofs of the generator and label them by `n` analyses, with `m` judgements of each that found something.
 
-    See `auto_label`. Proofs without a clear vote are dropped, and counted.
+    See `auto_label`. Proofs without a clear vote are dropped, and counted. Where flaws are not known exactly, a wrong answer
+    is worth 0, and nobody votes on it.
     """
     n, m, k = votes
-    proofs = ctx.ask("generator", problems)
+    sampled = ctx.ask("generator", problems)
+    wrong = {} if is_exact(ctx.task) else {proof.id: proof for proof in sampled if has_wrong_answer(proof)}
+    proofs = sampled.select(lambda proof: proof.id not in wrong)
     analyses = filter_readable(ctx.ask("verifier", proofs, n))
     judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: get_score(a) < 1), m))
     confirms: dict[str, list[bool]] = {}
     for judgement in judged:
         confirms.setdefault(judgement.target.id, []).append(get_score(judgement) >= confirm_at)
-    out: Labelled = []
+    out: Labelled = [(proof, 0.0) for proof in wrong.values()]
     for proof in proofs:
         mine = [a for a in analyses if a.target is proof]
         label = auto_label([get_score(a) for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
@@ -79,6 +88,15 @@ def mean_scores(rollouts: Rollouts) -> dict[str, float]:
     for rollout in filter_readable(rollouts):
         found.setdefault(rollout.target.id, []).append(get_score(rollout))
     return {target: sum(scores) / len(scores) for target, scores in found.items()}
+
+
+def vote_qualities(judged: Rollouts) -> dict[str, float]:
+    """Return analysis id to the quality that most of its judgements give it; those that are tied, or unread, are missing."""
+    found: dict[str, Counter[float]] = {}
+    for judgement in filter_readable(judged):
+        found.setdefault(judgement.target.id, Counter())[get_score(judgement)] += 1
+    ranked = {analysis: scores.most_common(2) for analysis, scores in found.items()}
+    return {analysis: top[0][0] for analysis, top in ranked.items() if len(top) == 1 or top[0][1] > top[1][1]}
 
 
 class Finding(NamedTuple):
@@ -114,6 +132,7 @@ AUDITED = (
     "generator/proof_score",
     "generator/over_claim",
 )
+ANSWERED = ("verifier/score_on_right", "verifier/score_on_wrong", "verifier/analysis_unreadable", "meta_verifier/confirmed")
 
 
 def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
@@ -136,3 +155,16 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
         "generator/over_claim": mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in flawed]),
         "verifier/score_gap": mean([given[proof.id] - _examine_proof(proof).score for proof in proofs if proof.id in given]),
     }
+
+
+def audit_by_answers(ctx: Context, count: int, confirm_at: float) -> dict[str, float | None]:
+    """Compare the verifier's scores of the generator's proofs, and the generator's own, with their answers; and see how many
+    analyses that found something the meta-verifier confirms."""
+    proofs = ctx.ask("generator", ctx.problems(count))
+    checks = ctx.ask("verifier", proofs)
+    given, found = mean_scores(checks), filter_readable(checks).select(lambda check: get_score(check) < 1)
+    judged, wrong = mean_scores(ctx.ask("meta_verifier", found)), filter_readable(proofs).select(has_wrong_answer)
+    by_answer = [mean([given[p.id] for p in proofs if p.id in given and p.correct == right]) for right in (1.0, 0.0)]
+    rates = (mean([not check.parsed.is_valid for check in checks]), mean([score >= confirm_at for score in judged.values()]))
+    claims = mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in wrong])
+    return dict(zip(ANSWERED, (*by_answer, *rates), strict=True)) | {"generator/over_claim": claims}

@@ -16,20 +16,24 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import outcome_advantages
+from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.systems.deepseek_math_v2.credit import MetaMode, generator_reward, score_reward, verifier_reward
 from milonga.systems.deepseek_math_v2.labels import (
+    ANSWERED,
     AUDITED,
     audit,
+    audit_by_answers,
     filter_readable,
     get_score,
     label_by_votes,
     make_graded_proofs,
     mean_scores,
     true_quality,
+    vote_qualities,
 )
 from milonga.systems.deepseek_math_v2.roles import (
     Analysis,
@@ -39,7 +43,8 @@ from milonga.systems.deepseek_math_v2.roles import (
     ProofWriter,
     extract_self_analysis,
 )
-from milonga.tasks.base import STEPS
+from milonga.tasks.base import Task
+from milonga.tasks.derivations import is_exact
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 
@@ -76,8 +81,8 @@ class DeepSeekMathV2Options(RecipeOptions):
     """Confirmed analyses that the lowest score needs."""
     confirm_at: float = Field(0.5, gt=0, le=1)
     """The quality from which on a judgement confirms an analysis."""
-    audit: int = Field(96, ge=3)
-    """Held-out derivations, a third of each score, on which the verifier is measured."""
+    audit: int = Field(32, ge=3)
+    """Held-out problems on which the verifier is measured; of derivations a third of each score."""
 
 
 class DeepSeekMathV2(Recipe):
@@ -89,7 +94,6 @@ class DeepSeekMathV2(Recipe):
     agents = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
     lead = "verifier"
     overlap = Refused("its gate waits for what was just learned, and labels of a turn are kept in its state")
-    tasks = ("chain",)
     bindings = {
         "own": ALLOWED,
         "lora": ALLOWED,
@@ -99,10 +103,18 @@ class DeepSeekMathV2(Recipe):
     options: DeepSeekMathV2Options
     embedded_defaults = {
         "policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}},
-        "options": {"formats": 140},
+        "options": {"formats": 140, "audit": 96},
     }
-    needs = {STEPS}
-    measures = AUDITED
+    published = {"options": {"beta_self": 0.24, "meta_mode": "multiply"}}
+    measures = (*AUDITED, *ANSWERED)
+
+    def check(self, task: Task) -> None:
+        """Refuse an exact rubric, or a teacher of formats, where nobody knows the flaws of a proof."""
+        if (self.options.formats or self.options.meta == "oracle") and not is_exact(task):
+            raise ConfigError(
+                f"recipe 'deepseek_math_v2': nobody knows the flaws of proofs of task '{task.name}'; set options.formats=0 and "
+                "options.meta=learned"
+            )
 
     def schedule(self) -> Schedule:
         o, p = self.options, self.policies
@@ -147,6 +159,10 @@ class DeepSeekMathV2(Recipe):
         """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
         problems, o = ctx.problems(), self.options
         own = round(o.auto_share * len(problems)) if ctx.learner == "verifier" and self.state.get("iterated") else 0
+        if not is_exact(ctx.task):
+            if ctx.learner == "meta_verifier":
+                return ctx.ask("generator", problems)  # for judgements of its analyses no label is needed
+            own = len(problems)
         labelled = make_graded_proofs(ctx, problems[own:])
         if own:
             labelled += label_by_votes(ctx, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
@@ -167,13 +183,16 @@ class DeepSeekMathV2(Recipe):
             return [self.credit_agent(ctx, "generator", proofs, rewards, proofs.problem_ids, sources)]
         often = Counter(judged.target_ids)
         learned = judged.select(lambda judgement: often[judgement.target.id] > 1)
-        known = [compute_score_reward(judgement, true_quality(judgement.target)) for judgement in learned]
-        train_batches = (
-            [self.credit_agent(ctx, "meta_verifier", learned, known, learned.target_ids, {"steps": 1.0})] if known else []
-        )
-        if ctx.learner == "verifier":
+        exact = is_exact(ctx.task)
+        true = {t.id: true_quality(t) for t in learned.targets} if exact else vote_qualities(learned)
+        known = [compute_score_reward(judgement, true.get(judgement.target.id, float("nan"))) for judgement in learned]
+        by = "steps" if exact else "votes"
+        train_batches = []
+        if known:
+            train_batches.append(self.credit_agent(ctx, "meta_verifier", learned, known, learned.target_ids, {by: 1.0}))
+        if ctx.learner == "verifier" and len(checks):
             rewards = self.compute_verifier_rewards(ctx, checks, mean_scores(judged))
-            sources = {"steps": 0.5, "meta_verifier": 0.5} if len(judged) else {"steps": 1.0}
+            sources = {by: 0.5, "meta_verifier": 0.5} if len(judged) else {by: 1.0}
             train_batches.append(self.credit_agent(ctx, "verifier", checks, rewards, checks.target_ids, sources))
         return train_batches
 
@@ -212,13 +231,18 @@ class DeepSeekMathV2(Recipe):
             quality = judged.get(f"{proof.id}/self", float("nan"))
             claimed = proof.parsed.get(Proof).analysis.get(Analysis).score
             assert claimed is not None  # a valid proof analyses itself
-            out.append(generator_reward(scores.get(proof.id, float("nan")), claimed, quality, self.options.beta_self))
+            reward = generator_reward(scores.get(proof.id, float("nan")), claimed, quality, self.options.beta_self)
+            out.append(proof.parsed.format * reward)
         return out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        return audit(ctx, self.options.audit, generator=self.options.n_generator > 0)
+        if is_exact(ctx.task):
+            found = audit(ctx, self.options.audit, generator=self.options.n_generator > 0)
+        else:
+            found = audit_by_answers(ctx, self.options.audit, self.options.confirm_at)
+        return dict.fromkeys(self.measures) | found
 
 
 def compute_score_reward(judgement: Rollout, true: float) -> float:
     """Return R_format * R_score of an analysis, or of a judgement of one."""
-    return score_reward(get_score(judgement), true) if judgement.parsed.is_valid else 0.0
+    return judgement.parsed.format * score_reward(get_score(judgement), true) if judgement.parsed.is_valid else 0.0

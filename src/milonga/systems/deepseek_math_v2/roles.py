@@ -1,7 +1,7 @@
 """Proofs graded in three levels: the roles of proof writer, verifier and meta-verifier (DeepSeekMath-V2).
 
-One grammar serves all three: a remark and a mark for each step, then a score. The score says what the whole is worth; the steps
-marked as wrong are the reported defects.
+One grammar serves all three. terse: a remark and a mark for each step, then a score. In prose, whether solutions are plain or
+tagged: a line for each issue, which names its step, then a score. The score says what the whole is worth.
 """
 
 from __future__ import annotations
@@ -12,39 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver
-from milonga.roles.tags import find_tags
-from milonga.roles.verifier import parse_verdict
+from milonga.roles.prose import find_thought, read_level
+from milonga.roles.solver import NO_STEPS, StepSolver
+from milonga.roles.templates import load_packaged_prompt
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
-from milonga.systems.deepseek_math_v2.derivations import GAP, find_flaws, write_derivation
 from milonga.tasks.base import Task
+from milonga.tasks.derivations import GAP, find_flaws, write_derivation
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 
 OPENING, CLOSING = "Evaluation:", "Overall score:"
-"""The fixed phrases of the tagged dialect: prompt, reward and parser all take them from here."""
-NOTATION = f"""\
-Begin with the line "{OPENING}". Then write one remark for each step, inside <step> and </step>, each ending in \
-\\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. End with the line "{CLOSING} \\boxed{{ }}" with 0, 0.5 or 1 in the box"""
-WRITER_TASK = f"""\
-Prove the result asked for below. Work inside <think> and </think>, and put every step into its own <step> and </step>. \
-Then give only the result inside <answer>\\boxed{{ }}</answer>. After it, judge your own proof. {NOTATION}: 1 if the proof is \
-complete, 0.5 if a step is missing, 0 if anything is wrong. An honest low score is better than a false high one.
-
-Problem:
-"""
-VERIFIER_TASK = f"""\
-Judge the proof below step by step; a value that nobody derived is a defect too. {NOTATION}: 1 if the proof is complete, \
-0.5 if it is sound but for one missing step, 0 if anything is wrong.
-
-Problem:
-"""
-META_TASK = f"""\
-Below are a problem, a proof, and somebody's evaluation of the proof. Judge the evaluation, and only what it reports: a \
-remark is INCORRECT if it reports a defect that is not there; a defect that it missed does not count. {NOTATION}: 0 if \
-nothing that is reported is there, 0.5 if some of it is not or if the score does not follow from it, 1 otherwise.
-
-Problem:
-"""
+"""The fixed phrases of analyses in prose: prompt, reward and parser all take them from here."""
+PHRASES = {"opening": OPENING, "closing": CLOSING}
+SEAM = re.compile(r"^\W{0,6}(?:self[- ])?evaluation\b", re.IGNORECASE | re.MULTILINE)
+ISSUE = re.compile(r"^\W{0,6}(?:issue|defect|flaw|gap)\b(?!\W{0,4}(?:none|no|n/a)\b)[^\n]*", re.IGNORECASE | re.MULTILINE)
+PLACE = re.compile(r"\bstep\W{0,3}(\d{1,3})\b", re.IGNORECASE)
+"""The beginning of a self-analysis; a line that names an issue; and the step that it names."""
+PACKAGE = "milonga.systems.deepseek_math_v2"
 MARKS = {1.0: "+", GAP: "~", 0.0: "-"}
 FLIP = 0.15
 """How often a teacher's mark, or score, is not what it should be. The score does not follow from the marks: what is wrong is
@@ -55,7 +38,9 @@ SLIP, SKIP = 0.2, 0.1
 
 @dataclass(frozen=True)
 class Analysis(Verification):
-    """A verification that ends in one of three scores."""
+    """A verification that ends in one of three scores. `issues` are the lines that report a defect, wherever it is."""
+
+    issues: tuple[str, ...] = ()
 
     @property
     def defects(self) -> tuple[int, ...]:
@@ -82,20 +67,37 @@ def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes:
         return (
             "".join(f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)) + f"={MARKS[score]}"
         )
-    word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
-    lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
-    return f"{OPENING}\n{''.join(lines)}{CLOSING} \\boxed{{{score:g}}}"
+    issues = [f"Issue: step {k + 1}: {note}" for k, (note, right) in enumerate(zip(notes, marks, strict=True)) if not right]
+    return "\n".join([OPENING, *(issues or ["No issues."]), f"{CLOSING} \\boxed{{{score:g}}}"])
 
 
 def parse_analysis(dialect: Dialect, text: str, count: int) -> Parsed:
-    """Parse exactly one mark for each of `count` steps and one score of the three levels; all else is invalid, format 0."""
-    marks, ends, score = parse_terse(text) if dialect == "terse" else parse_tagged(text)
+    """Parse the score of an analysis of `count` steps, and what it says of each. terse: exactly one mark for each step; all
+    else is invalid. In prose a score is enough; a step is defective if an issue names it."""
+    if dialect != "terse":
+        return parse_prose(text, count)
+    marks, ends, score = parse_terse(text)
     if score is None:
         return Parsed(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
     if len(marks) != count:
         return Parsed(Analysis(None, score == 1, score=score), 0.0, f"{len(marks)} marks for {count} steps")
     # Nothing can be said of the steps of a text that has none, but what it is worth can.
     return Parsed(Analysis(tuple(marks) if count else None, score == 1, tuple(ends), score), 1.0)
+
+
+def parse_prose(text: str, count: int) -> Parsed:
+    """Parse issues and a score from prose. Half of the format is that the score follows its phrase and that there are issues
+    just where it is below 1."""
+    thought = find_thought(text)
+    text = text if thought is None else text[thought[1] :]
+    score = read_level(text, LEVELS)
+    if score is None:
+        return Parsed(Analysis(None, None), 0.0, "no score of 0, 0.5 or 1")
+    issues = tuple(found[0].strip() for found in ISSUE.finditer(text))
+    named = {int(place) for issue in issues for place in PLACE.findall(issue)}
+    steps = tuple(k + 1 not in named for k in range(count)) or None
+    form = 1.0 if CLOSING in text and bool(issues) == (score < 1) else 0.5
+    return Parsed(Analysis(steps, score == 1, score=score, issues=issues), form)
 
 
 def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
@@ -110,17 +112,6 @@ def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
     )
 
 
-def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
-    frame = re.fullmatch(rf"\s*{OPENING}(.*){CLOSING}\s*\\boxed\{{\s*(0|0\.5|1)\s*\}}[\s.]*", text, re.DOTALL)
-    if frame is None or text.count(OPENING) != 1 or text.count(CLOSING) != 1:
-        return [], [], None
-    found = find_tags(frame[1], "step", frame.start(1))
-    marks = [mark for tag in found if (mark := parse_verdict(tag.body)) is not None]
-    if len(marks) != len(found) or re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
-        return [], [], None
-    return marks, [tag.end for tag in found], float(frame[2])
-
-
 def _get_proof_body(proof: Rollout) -> str:
     """Return the proof as other agents see it: without the self-analysis."""
     return proof.parsed.value.body if isinstance(proof.parsed.value, Proof) else proof.text
@@ -130,7 +121,8 @@ def _get_proof_body(proof: Rollout) -> str:
 class ProofWriter(StepSolver):
     """A solver that then judges its own solution, in the verifier's format.
 
-    terse: the solution, a line that begins with `!`, and the analysis. tagged: the analysis follows the answer.
+    terse: the solution, a line that begins with `!`, and the analysis. In prose the analysis follows the solution. There a
+    proof needs no answer: not every problem asks for one.
     """
 
     name = "proof_writer"
@@ -143,29 +135,27 @@ class ProofWriter(StepSolver):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    @property
-    def seam(self) -> str:
-        """The separator between the proof and the self-analysis."""
-        return "\n!" if self.dialect == "terse" else f"\n{OPENING}"
-
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return super().prompt(problem)
-        return (Part(WRITER_TASK), Part(problem.text, foreign=True), Part("\n\nProof:\n"))
+        return load_packaged_prompt(self.name, PACKAGE).render({"problem": problem.text}, **PHRASES)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        body, seam, rest = text.partition(self.seam)
-        remarks = rest if self.dialect == "terse" else seam[1:] + rest
-        solution = super().parse(body)
+        seam = re.search("\n!", text) if self.dialect == "terse" else SEAM.search(text)
+        body, rest = (text[: seam.start()].rstrip("\n"), text[seam.start() :]) if seam else (text, "")
+        solution, remarks = super().parse(body), rest.removeprefix("\n!")
         value = solution.get(Solution)
         analysis = parse_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
-        proof = Proof(value.steps, value.ends, value.answer, body, remarks, analysis)
-        return Parsed(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
+        answer, why = value.answer, solution.invalid
+        if self.dialect == "plain" and answer is None:
+            answer, why, solution = "", None if value.steps else NO_STEPS, replace(solution, format=float(bool(value.steps)))
+        proof = Proof(value.steps, value.ends, answer, body, remarks, analysis, begin=value.begin)
+        return Parsed(proof, (solution.format + analysis.format) / 2, why or analysis.invalid)
 
     def write(self, steps: Sequence[str], answer: str, analysis: str = "") -> str:
         """Write the text that parses as this proof, with this analysis if there is one."""
-        body = super().write(steps, answer)
-        return body + (self.seam + analysis.removeprefix(OPENING) if analysis else "")
+        seam = "\n!" if self.dialect == "terse" else "\n\n" if self.dialect == "plain" else "\n"
+        return super().write(steps, answer) + (seam + analysis if analysis else "")
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a proof with wrong and missing steps and an over-optimistic self-analysis."""
@@ -200,7 +190,7 @@ class Analyst(Role):
 class DefectVerifier(Analyst):
     """Marks each step of a proof, reports the defective ones so, and gives a score of 0, 0.5 or 1.
 
-    terse: a line per step that ends in `+` or `-`, then `=+`, `=~` or `=-`. tagged: boxed marks between two fixed phrases.
+    terse: a line per step that ends in `+` or `-`, then `=+`, `=~` or `=-`. In prose: issues and a score.
     """
 
     name = "defect_verifier"
@@ -208,11 +198,11 @@ class DefectVerifier(Analyst):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
             raise ValueError("a verifier needs a proof to judge")
-        body = Part(_get_proof_body(target), foreign=True)
         if self.dialect == "terse":
+            body = Part(_get_proof_body(target), foreign=True)
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), body, Part("\n!"))
-        opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
-        return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, body, closed)
+        shown = {"problem": problem.text, "steps": target.solution.steps, "answer": target.solution.answer or ""}
+        return load_packaged_prompt(self.name, PACKAGE).render(shown, **PHRASES)
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
@@ -231,12 +221,11 @@ class MetaVerifier(Analyst):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
             raise ValueError("a meta-verifier needs an analysis to judge")
-        proof = Part("\n".join(_get_proof_body(one) for one in target.targets), foreign=True)
-        analysis = Part(target.text, foreign=True)
         if self.dialect == "terse":
+            proof, analysis = Part(_get_proof_body(target.target), foreign=True), Part(target.text, foreign=True)
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
-        opened, between, closed = "\n\nProof:\n<proof>\n", "\n</proof>\n\n<evaluation>\n", "\n</evaluation>\n\n"
-        return (Part(META_TASK), Part(problem.text, foreign=True), Part(opened), proof, Part(between), analysis, Part(closed))
+        shown = {"problem": problem.text, "steps": target.target.solution.steps, "evaluation": target.text}
+        return load_packaged_prompt(self.name, PACKAGE).render(shown, **PHRASES)
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")

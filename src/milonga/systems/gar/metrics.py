@@ -11,6 +11,8 @@ from milonga.evals.metrics import detection_f1, mean, order_accuracy
 from milonga.types import Rollout, Rollouts
 
 Metrics = dict[str, float | None]
+ANSWERED = (("yes_on_right_answers", 1.0), ("yes_on_wrong_answers", 0.0))
+"""Names of the rates by answer, each with the correctness it is of."""
 
 
 def slice_metrics(verdicts: Rollouts) -> Metrics:
@@ -41,6 +43,14 @@ def yes_rates(verdicts: Rollouts) -> Metrics:
             kind = "reference" if is_reference(verdict.target) else "right" if sound else "wrong"
             kinds[kind].append(verdict.verification.final is True)
     return {f"yes_on_{kind}": mean(values) for kind, values in kinds.items()}
+
+
+def answer_rates(verdicts: Rollouts) -> dict[str, float]:
+    """The share of yes verdicts on generated slices by the answer of their solution: what is left where nobody knows the steps.
+    Empty where somebody does."""
+    unknown = [v for v in verdicts if not is_reference(v.target) and is_sound(v.target) is None]
+    kinds = {name: [v for v in unknown if v.target.correct == is_right] for name, is_right in ANSWERED}
+    return {name: sum(v.verification.final is True for v in some) / len(some) for name, some in kinds.items() if some}
 
 
 def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | None:

@@ -6,6 +6,7 @@ solutions are what the verifier learns on, and what it selects from afterwards (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,8 @@ from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.yes_no import Form, Voting
 from milonga.schedule import Schedule, always
-from milonga.tasks.base import ANSWERS, STEPS
+from milonga.systems.genrm.roles import Annotator, mentions_reference
+from milonga.tasks.base import ANSWERS, STEPS, Task
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 
@@ -32,8 +34,9 @@ class GenrmOptions(RecipeOptions):
     """mean_prob: the mean probability of Yes, which the paper calls majority voting. vote: the share of sampled Yes."""
     normalise: bool = True
     """Whether the probability of Yes is normalised over Yes and No only."""
-    source: Literal["teacher", "own"] = "teacher"
-    """Who writes the checks to learn from: a teacher who computes each step again, or the verifier itself."""
+    source: Literal["reference", "teacher", "own"] = "reference"
+    """Who writes the checks to learn from: an annotator who is shown the reference, a teacher who computes each step again
+    (where the task knows its steps), or the verifier itself."""
     per_solution: int = Field(1, ge=1)
     """Checks written for each solution."""
     corrupt: float = Field(0.0, ge=0, le=1)
@@ -51,21 +54,38 @@ class Genrm(Recipe):
 
     name = "genrm"
     granularity = "sequence"
-    truth = "answers and a teacher's checks"
+    truth = "answers and an annotator's checks"
     needs = {ANSWERS}
-    agents = {"generator": StepSolver, "verifier": YesNoVerifier}
+    agents = {"generator": StepSolver, "verifier": YesNoVerifier, "annotator": Annotator}
+    inference_only = ("annotator",)
     inference_only_if = {"generator": {"generation": 0.0}}
     lead = "verifier"
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
-    learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}
+    learns = {
+        "generator": ("cross_entropy", "policy_gradient"),
+        "verifier": ("cross_entropy",),
+        "annotator": ("cross_entropy", "policy_gradient"),  # it learns nothing, but may share the others' policy
+    }
     defaults = {"policies": {"verifier": {"objective": {"preset": "cross_entropy"}, "lr": 1e-5}}}
-    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"corrupt": 0.1}}
+    embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"corrupt": 0.1, "source": "teacher"}}
+    published = {"options": {"rationales": 32}}
     Options = GenrmOptions
     options: GenrmOptions
 
+    @classmethod
+    def select_agents(cls, options: GenrmOptions) -> Mapping[str, type[Role]]:
+        """Return the agents: an annotator only where checks are written with the reference in sight."""
+        wanted = options.source == "reference" and options.form == "cot"
+        return {agent: role for agent, role in cls.agents.items() if wanted or agent != "annotator"}
+
+    def check(self, task: Task) -> None:
+        if self.options.form == "cot" and self.options.source == "teacher" and STEPS not in task.offers:
+            raise ConfigError(f"options.source: nobody can check the steps of '{task.name}'; set it to 'reference' or 'own'")
+
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         judge = YesNoVerifier(dialect, self.options.form, self.options.rationales, self.options.voting, self.options.normalise)
-        return {"generator": StepSolver(dialect), "verifier": judge}
+        roles: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": judge, "annotator": Annotator(dialect)}
+        return {agent: roles[agent] for agent in self.select_agents(self.options)}
 
     def schedule(self) -> Schedule:
         return always("verifier")
@@ -84,14 +104,25 @@ class Genrm(Recipe):
             return ctx.write("verifier", [solution for solution, _ in both], [text for _, text in both])
         if options.source == "own":
             return ctx.ask("verifier", solutions, options.per_solution)
-        if STEPS not in ctx.task.offers:
-            raise ConfigError(f"options.source: nobody can check the steps of '{ctx.task.name}'; set it to 'own'")
+        if options.source == "reference":
+            return self.annotate(ctx, solutions)
         readable = [s for s in solutions if s.grade is not None and s.grade.steps for _ in range(options.per_solution)]
         texts = []
         for number, solution in enumerate(readable):
             rng = ctx.rng("check", solution.id, number)
             texts.append(write_check(ctx.task, solution, role, options.corrupt, rng))
         return ctx.write("verifier", readable, texts)
+
+    def annotate(self, ctx: Context, solutions: Rollouts) -> Rollouts:
+        """Sample checks of an annotator who sees the reference, and return them with the same texts as checks of the verifier,
+        who does not. Those that speak of the reference, or end in no verdict, are no use to it."""
+        drafts = ctx.ask("annotator", solutions, self.options.per_solution)
+        ended = drafts.select(lambda draft: draft.verification.final is not None)
+        usable = ended.select(lambda draft: not mentions_reference(draft.text))
+        if len(usable) < len(ended):
+            ctx.dropped["annotator: speaks of the reference"] += len(ended) - len(usable)
+        texts = [draft.text for draft in usable]
+        return Rollouts([*drafts, *ctx.write("verifier", [draft.target for draft in usable], texts)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make the train batch of L = L_verify + lambda L_generate, each the mean over its own tokens. Dropped checks have
@@ -105,9 +136,11 @@ class Genrm(Recipe):
         loss = self.objectives["verifier"].loss
         sizes = [float(t.length) for t in rows] if loss.aggregate == "token_mean" else None
         weights = term_weights(terms, {"verify": 1.0, "generate": self.options.generation}, own, sizes)
-        if self.options.generation and not ctx.engine.has_same_vocabulary(*(self.policies[s] for s in self.agents)):
+        if self.options.generation and not ctx.engine.has_same_vocabulary(
+            self.policies["generator"], self.policies["verifier"]
+        ):
             raise ConfigError("options.generation: generator and verifier have different tokenizers; set it to 0")
-        by = "demonstrations" if self.options.source == "teacher" and self.options.form == "cot" else "answers"
+        by = "demonstrations" if self.options.source != "own" and self.options.form == "cot" else "answers"
         share = self.options.generation / (1 + self.options.generation)
         sources = {"answers": share, by: 1 - share} if by != "answers" else {"answers": 1.0}
         return [

@@ -6,17 +6,20 @@ such solutions, half of them wrong in one step, by redoing every step. Verdicts 
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from milonga.context import Context
+from milonga.errors import ConfigError
 from milonga.patterns.imitation import sample_demonstrations
+from milonga.randomness import keyed_rng
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate
-from milonga.tasks.base import DEMONSTRATIONS
+from milonga.tasks.base import DEMONSTRATIONS, Task
 from milonga.types import Rollout, Rollouts, TrainBatch
+
+SEARCHED = 100
+"""Worked solutions among which one must be found that can be given a flaw."""
 
 
 class SftOptions(RecipeOptions):
@@ -67,8 +70,19 @@ class Sft(Recipe):
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make a cross-entropy train batch of the right examples; the others weigh 0."""
         weights = [float(is_right(rollout)) for rollout in rollouts]
-        train_batch: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
-        return [self.train_batch(ctx.learner, rollouts, **train_batch, notes={"kept": sum(weights) / max(1, len(weights))})]
+        notes = {"kept": sum(weights) / max(1, len(weights))}
+        if ctx.learner == "verifier":
+            notes["flawed"] = sum(not rollout.target.correct for rollout in rollouts) / max(1, len(rollouts))
+        return [self.train_batch(ctx.learner, rollouts, weights=weights, sources={"demonstrations": 1.0}, notes=notes)]
+
+    def check(self, task: Task) -> None:
+        """Refuse worked solutions of which none can be given a flaw: a verifier would learn to call everything right."""
+        problems = task.draw_problems("train", 0, SEARCHED) if self.options.n_verifier else []
+        if problems and not any(task.demonstrate_flawed(p, keyed_rng("flawed", p.id)) for p in problems):
+            raise ConfigError(
+                f"recipe 'sft': none of {SEARCHED} worked solutions of task '{task.name}' can be given a wrong step, so the "
+                "verifier would learn to call everything right; set options.n_verifier=0 to train the generator alone"
+            )
 
 
 def is_right(example: Rollout) -> bool:

@@ -7,16 +7,25 @@ derived (one operation was skipped) is a gap; any wrong value is fatal. Both are
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from milonga.errors import UserError
-from milonga.systems.deepseek_math_v2.credit import score_from_flaws
 from milonga.tasks.base import Task
 from milonga.tasks.chain import STEP, compute
 from milonga.types import Problem
 
 GAP, MISTAKE = 0.5, 0.0
+
+
+def score_from_flaws(flaws: Collection[float]) -> float:
+    """Return the score of a proof with these flaws: 1 without any, one gap costs half, anything more costs all."""
+    return 1.0 if not flaws else min(flaws) if len(flaws) == 1 else 0.0
+
+
+def is_exact(task: Task) -> bool:
+    """Whether the flaws of a task's proofs are known exactly: chain arithmetic alone."""
+    return task.name == "chain"
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ def find_flaws(problem: Problem, steps: Sequence[str], answer: str | None) -> Ex
         return at < len(chain) and read == (left, *chain[at], result(left, at))
 
     for k, text in enumerate(steps):
-        found = STEP.fullmatch(text)
+        found = STEP.fullmatch(text.partition("\n")[0])  # in prose the answer stands below the last step
         read = (int(found[1]), found[2], int(found[3]), int(found[4])) if found else None
         after = result(value, done) if done < len(chain) else None
         checks.append("?" if after is None else str(after))
