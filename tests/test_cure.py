@@ -217,6 +217,13 @@ PLAIN = [
     ("```python\nassert is_even(4)\n```", ("is_even", (4,), True), 1.0),
     ("```\nassert not is_even(3)\n```", ("is_even", (3,), False), 1.0),
     ("```\nTest:\nassert f(2) == 4\n```", ("f", (2,), 4), 1.0),
+    # Written by Qwen2.5-Coder-0.5B-Instruct.
+    (
+        "```python\ndef even_num(num):\n    if num % 2 == 0:\n        return True\n    else:\n        return False\n"
+        "assert even_num(13.5) == False\nassert even_num(24) == True\nassert even_num(23) == False\n```",
+        ("even_num", (23,), False),
+        0.5,
+    ),
     ("### Input\n```\nf([1, 2], n=3)  # three\n```\nOutput: `[4]`", (None, ([1, 2], 3), [4]), 0.5),
 ]
 
@@ -229,7 +236,15 @@ def test_a_test_in_prose_is_read(text: str, test: tuple[str | None, tuple[Any, .
     assert (value.entry, value.arguments, value.expected) == (test[0], test[1], to_canonical(test[2]))
 
 
-@pytest.mark.parametrize("text", ["", "It squares.", "```python\nassert abs(f(2) - 4) < 1e-6\n```", "<think>assert f(1) == 1"])
+NO_TESTS = [
+    "```python\ndef even_num(x):\n    return x % 2 == 0\n```",  # so wrote Qwen2.5-Coder-0.5B-Instruct
+    '#### Input\nThe program will read an integer.\n```python\nn = int(input("Enter an integer n: "))\n```',
+]
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_TESTS, "", "It squares.", "```python\nassert abs(f(2) - 4) < 1e-6\n```", "<think>assert f(1) == 1"]
+)
 def test_what_is_no_test_is_said_to_be_none(text: str) -> None:
     found = Tester("plain").parse(text)
     assert not found.is_valid and found.format == 0.0

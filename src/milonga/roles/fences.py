@@ -71,6 +71,18 @@ def find_fenced_blocks(text: str) -> list[Block]:
     return blocks if opened is None else [*blocks, _make_block(opened, heading, lines)]
 
 
+def _list_prose(text: str) -> list[str]:
+    """List the lines of a text that stand in no code block."""
+    lines, is_open = [], False
+    for line in text.split("\n"):
+        bare = line.strip()
+        if bare.startswith(MARK) and not bare.removeprefix(MARK).endswith(MARK):
+            is_open = not is_open
+        elif not is_open:
+            lines.append(line)
+    return lines
+
+
 def _make_block(name: str, heading: str, lines: list[str]) -> Block:
     return Block(name, heading, textwrap.dedent("\n".join(lines)).strip("\n"))
 
@@ -83,7 +95,7 @@ def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
     mention = re.compile(rf"\b{name}s?\b", re.IGNORECASE)
     yield from ((block.body, False) for block in blocks if block.name != name and mention.search(block.heading))
     said = re.compile(rf"\W*(?:\w+\W+){{0,3}}?{name}\b[^:=]{{0,30}}[:=]\W*?(?=[\w'\"\[({{-])(.+)", re.IGNORECASE)
-    lines = (said.fullmatch(line) for line in text.split("\n")[::-1] if len(line) <= LONGEST)
+    lines = (said.fullmatch(line) for line in _list_prose(text)[::-1] if len(line) <= LONGEST)
     yield from ((line[1].strip(" *`."), False) for line in lines if line is not None)
     if (boxed := find_last_box(text)) is not None:
         yield boxed, False
