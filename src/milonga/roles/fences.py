@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, NO_ANSWER, parse_plain
 from milonga.sandbox.values import ANSWER, InvalidValue, parse_arguments, parse_literal
 from milonga.tasks.answers import find_last_box
@@ -38,12 +38,6 @@ class Block:
     name: str
     heading: str
     body: str
-
-
-def drop_thought(text: str) -> str:
-    """Return what follows the thought of a text; nothing, where the thought was never closed."""
-    thought = find_thought(text)
-    return text if thought is None else text[thought[1] + len(CLOSE) :]
 
 
 def find_fenced_blocks(text: str) -> list[Block]:
@@ -141,7 +135,7 @@ def parse_named_answer(text: str, name: Literal["input", "output"], thought_step
     lost its quotes, if it is an output, and otherwise a wrong answer."""
     clean = clean_literal if name == "output" else clean_arguments
     value = parse_plain(text, thought_steps).get(Solution)
-    found = list(find_named(drop_thought(text), name))
+    found = list(find_named(skip_thought(text), name))
     named = [body for body, asked in found if asked]
     for body in named or [body for body, _ in found]:
         if (answer := clean(body)) is not None:

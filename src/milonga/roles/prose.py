@@ -338,8 +338,7 @@ PREFERRED = re.compile(
 def read_choice(text: str) -> tuple[str | None, float]:
     """Read which of two answers a comparison prefers, behind its thought: "A", "B", or "C" for a tie; None if it cannot be
     read. The last of the plainest statements counts. The format score is 1 for [[A]] and the like, one half for others."""
-    thought = find_thought(text)
-    begin = 0 if thought is None else thought[1] + len(CLOSE)
+    begin = find_thought_end(text)
     last = text.rfind("\n", begin, len(text.rstrip())) + 1
     best, plainest = None, 0
     for match in LETTER.finditer(text, begin):
@@ -376,9 +375,8 @@ ANNOUNCED = re.compile(r"(?:\b(?:verdict|judge?ment|answer|conclusion|decision)\
 def read_yes_no(text: str) -> Verdict | None:
     """Read the yes or no that a judgement in prose ends in: of the words that can be one, the last of those most plainly said.
     What stands in a thought is none, and a thought that does not end has no judgement."""
-    thought = find_thought(text)
     best: Verdict | None = None
-    for match in YES_NO.finditer(text, 0 if thought is None else thought[1]):
+    for match in YES_NO.finditer(text, find_thought_end(text)):
         before = text[max(0, match.start() - NEAR) : match.start()]
         after = text[match.end() : match.end() + NEAR].partition("\n")[0]
         plainness = _weigh_yes_no(match[0], before, after)
@@ -416,8 +414,7 @@ NAMED_LEVEL = re.compile(rf"\b(overall |final )?score\b[^\d\n]{{0,40}}?{LEVEL}",
 def read_level(text: str, levels: Sequence[float]) -> float | None:
     """Read the score that a judgement in prose ends in, one of a few levels: what is called the overall or final score, or else
     a score, or else stands in the last box. None if it is no level, or if two of them differ. A thought has none."""
-    thought = find_thought(text)
-    start = 0 if thought is None else thought[1]
+    start = find_thought_end(text)
     named, boxed = NAMED_LEVEL.findall(text, start), BOXED_LEVEL.findall(text, start)
     said = {number for whole, number in named if whole} or {number for _, number in named} or set(boxed[-1:])
     written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | {"1/2": 0.5}
@@ -442,9 +439,7 @@ TAGS = ("<step>", "</step>")
 def strip_reply(text: str) -> str | None:
     """Strip a reply that should be one rewritten step: what follows a thought, without what announces it, fences and quotes
     around it, and remarks after it. Its paragraphs become one. None where nothing is left."""
-    thought = find_thought(text)
-    if thought is not None:
-        text = text[thought[1] :].removeprefix(CLOSE)
+    text = skip_thought(text)
     label = LABEL.match(text)
     lines = text[label.end() if label else 0 :].splitlines()
     kept = [line for line in lines if line.strip() and not FENCE.match(line) and line.strip() not in TAGS]

@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.coder import Coder
-from milonga.roles.fences import clean_arguments, drop_thought, find_fenced_blocks, find_named, list_items, parse_named_answer
+from milonga.roles.fences import clean_arguments, find_fenced_blocks, find_named, list_items, parse_named_answer
+from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver
 from milonga.roles.tags import find_tags
 from milonga.roles.templates import load_packaged_prompt
@@ -119,7 +120,7 @@ class ProgramProposer(Role):
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
-            return _parse_plain_program(drop_thought(text))
+            return _parse_plain_program(skip_thought(text))
         if self.dialect == "terse":
             program, mark, given = text.partition("\n#")
             found = bool(mark and program.strip() and given.strip()) and "\n" not in program and "\n" not in given
@@ -170,7 +171,7 @@ class InputProposer(Role):
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "plain":
-            return self._parse_plain(drop_thought(text))
+            return self._parse_plain(skip_thought(text))
         tagged = find_tags(text, "inputs")[-1:]
         if self.dialect == "terse":
             parts = text.split(";") if "\n" not in text else []

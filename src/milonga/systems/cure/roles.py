@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.fences import clean_arguments, clean_literal, drop_thought, find_fenced_blocks, find_named
+from milonga.roles.fences import clean_arguments, clean_literal, find_fenced_blocks, find_named
+from milonga.roles.prose import skip_thought
 from milonga.roles.tags import find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
@@ -77,7 +78,7 @@ class Tester(Role):
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "terse":
             return _parse_terse(text)
-        return _parse_tagged(text) if self.dialect == "tagged" else _parse_plain(drop_thought(text))
+        return _parse_tagged(text) if self.dialect == "tagged" else _parse_plain(skip_thought(text))
 
     def write(self, arguments: str, work: list[str], expected: str) -> str:
         """Write the text that parses as this test."""
