@@ -1,0 +1,52 @@
+"""The study of all systems on real data: each of them can be pointed at data in words with an ordinary instruct model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from engine_helpers import model_folder
+from milonga.comparing.study import read_study
+from milonga.systems.index import RECIPES
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from real_systems import prepare
+
+
+def write(file: Path, rows: list[dict[str, object]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def make_data(folder: Path) -> None:
+    """Small files in the forms of GSM8K, MATH and MBPP."""
+    worked = "She has {n} and {n}, which is {n}+{n} = <<{n}+{n}={s}>>{s}.\n#### {s}"
+    sums = [{"question": f"Ana has {n} and {n}. How many?", "answer": worked.format(n=n, s=2 * n)} for n in range(11, 500)]
+    write(folder / "gsm8k" / "train.jsonl", [*sums])
+    write(folder / "gsm8k" / "test.jsonl", [{**row, "question": row["question"] + " Say it."} for row in sums[:20]])
+    levels = [{"question": f"What is {n}^2?", "answer": str(n * n), "level": 1 + n % 5, "subject": "x"} for n in range(90)]
+    write(folder / "math" / "train.jsonl", [*levels])
+    programs = [
+        {
+            "task_id": n,  # MBPP is split by these: 11 to 510 are for tests
+            "text": f"Write a function to add {n}.",
+            "code": f"def add_{n}(a):\n    return a + {n}",
+            "test_list": [f"assert add_{n}({a}) == {a + n}" for a in range(3)],
+            "test_setup_code": "",
+        }
+        for n in range(500, 700)
+    ]
+    write(folder / "mbpp" / "mbpp.jsonl", [*programs])
+
+
+def test_every_system_can_be_pointed_at_real_data(tmp_path: Path) -> None:
+    """Nothing is loaded: all settings fit, and no task is refused. `oracle` needs the exact truth of steps, by its name."""
+    make_data(tmp_path / "data")
+    prepare(tmp_path / "made", tmp_path / "data")
+    known = {"MODEL": model_folder(tmp_path, kind="chat"), "DATA": str(tmp_path / "data"), "MADE": str(tmp_path / "made")}
+    arms = read_study(ROOT / "docs" / "results" / "real" / "study.toml", known)
+    assert {arm.arm.recipe for arm in arms} == set(RECIPES) - {"oracle"}
+    assert all(arm.arm.plan.config.dialect == "plain" for arm in arms)
