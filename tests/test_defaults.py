@@ -171,6 +171,7 @@ def test_settings_of_a_paper_are_for_the_policies_of_the_run(more: dict[str, Any
     assert all(objective.loss.ratio == "sequence_mean" for objective in found.recipe.objectives.values())
 
 
-def test_a_recipe_without_a_paper_says_so() -> None:
+@pytest.mark.parametrize("name", ["sft", "curriculum", "tango_free", "tango_code"])
+def test_a_recipe_without_a_paper_says_so(name: str) -> None:
     with pytest.raises(ConfigError, match="names no settings of a paper"):
-        plan("sft", published=True)
+        plan(name, published=True)

@@ -401,7 +401,7 @@ def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, m
 
 FROZEN_VERIFIER = {"verifier": {"n_verifier": 0, "warmup": 0}}
 ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
-    "aprm": {"generator": {}},
+    "aprm": {"generator": {"oracle": "steps"}},
     "asl": {"verifier": {"grm": "frozen", "formats": 0}},
     "cure": {"tester": {"train_tester": False}},
     "curriculum": FROZEN_VERIFIER,

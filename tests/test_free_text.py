@@ -147,6 +147,31 @@ def test_a_question_that_a_model_posed_is_never_graded(model: str, tmp_path: Pat
     assert not ctx.dropped, "the grader was not asked"
 
 
+def test_a_posed_question_is_asked_in_the_form_of_the_tasks_own(prompts: str, tmp_path: Path) -> None:
+    """Otherwise answers to the two could be told apart by a box, and a judge would learn that."""
+    rows = [{"prompt": f"Write haiku {n}.", "completion": "Old pond."} for n in range(20)]
+    (tmp_path / "replies.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    replies = make_task({"name": "jsonl", "path": str(tmp_path / "replies.jsonl"), "form": "sft"})
+    program = [{"text": f"Add {n}.", "code": "def f(a):\n    return a", "test_list": ["assert f(1) == 1"]} for n in range(20)]
+    (tmp_path / "programs.jsonl").write_text("\n".join(map(json.dumps, program)))
+    code = make_task({"name": "code", "dialect": "python", "path": str(tmp_path / "programs.jsonl")})
+    opened = make_task({"name": "jsonl", "path": prompts, "open": True})
+    boxed = make_task({"name": "jsonl", "path": write_questions(tmp_path / "answers.jsonl")})
+    solver = StepSolver("plain")
+    for task in (replies, code, opened, boxed):
+        own, posed = task.problem("train", 0), pose_question(task, "What now?", "posed")
+        texts = ["".join(part.text for part in solver.prompt(one)).replace(one.text, "") for one in (own, posed)]
+        assert texts[0] == texts[1] and not posed.has_reference
+
+
+def test_a_restored_solution_is_read_as_it_was_when_it_was_written(model: str, tmp_path: Path) -> None:
+    p = plan("asl", model, write_questions(tmp_path / "answers.jsonl"))
+    ctx = Context(RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, 2), 1, "generator")
+    problem = p.task.problem("train", 0)
+    found = restore_solution(ctx, problem, f"They have some. So there are {problem.answer}.", "again")
+    assert found.solution.answer == problem.answer and found.correct == 1.0
+
+
 # Self-Rewarding.
 
 
@@ -284,7 +309,7 @@ def test_a_reward_model_in_prose_ends_with_one_of_two_verdicts(model: str, promp
 
 def test_a_proposed_question_needs_words_an_answer_and_the_mark_that_the_old_one_has(model: str, tmp_path: Path) -> None:
     p = plan("asl", model, write_questions(tmp_path / "answers.jsonl"))
-    ctx: Any = SimpleNamespace(task=p.task, role=p.roles.get)
+    ctx = Context(RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, 2), 1, "generator")
     old = make_proposer_request(p.task.problem("train", 0), harder=True)
     for text, taken in (
         ("Question: How many pears are there?\nSolution: So \\boxed{4}.", True),

@@ -133,7 +133,7 @@ def test_a_question_is_found_among_what_stands_around_it(text: str, question: st
 
 def test_a_proposer_in_prose_asks_for_a_box_only_where_answers_have_one() -> None:
     role = Proposer("plain")
-    boxed, free = (role.prompt(Problem("p", "^How many?", "", {"form": form})) for form in ("posed", "open"))
+    boxed, free = (role.prompt(Problem("p", "^How many?", "", data)) for data in ({"posed": True}, {"form": "open"}))
     assert "harder" in boxed[0].text and "\\boxed" in boxed[0].text and boxed[1].text == "How many?" and boxed[1].foreign
     assert "\\boxed" not in free[0].text
     found = role.parse("Question: How many?\nSolution: 2 + 2, so \\boxed{4}.")

@@ -72,6 +72,8 @@ def test_a_study_is_a_grid_for_each_block_and_seed_by_seed(tmp_path: Path) -> No
         (("seeds = [3, 4]", "seeds = [3, 3]"), "each once"),
         (("[1e-5, 1e-4]", "1e-4"), "every key of grid has a list of values"),
         (("turns = 1", "tuns = 1"), "tuns"),
+        (('grid = { "lr" = [1e-5, 1e-4] }', "grid = 3"), "grid is a table of settings, not 3"),
+        (("[common]", "common = 3\n[other]"), "unknown key 'other'"),
         (("$DATA", "$FOLDER"), "$FOLDER has no value; give it with --with FOLDER=VALUE"),
     ],
 )
@@ -83,6 +85,13 @@ def test_mistakes_in_a_study_are_one_line(tmp_path: Path, change: tuple[str, str
     with pytest.raises(ConfigError) as error:
         read_study(file, {"DATA": str(tmp_path)})
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_blocks_of_one_name_keep_their_own_seeds(tmp_path: Path) -> None:
+    file = make_study(tmp_path)
+    file.write_text(file.read_text() + '\n[[runs]]\nname = "pair"\nrecipe = "grpo"\nseeds = [4, 5]\n')
+    runs = [run for _, run in order_runs(read_study(file, {"DATA": str(tmp_path)}), tmp_path)]
+    assert [run.seed for run in runs if run.arm == "grpo"] == [4, 5] and len(runs) == 6
 
 
 def test_placeholders_are_filled_in_all_texts() -> None:

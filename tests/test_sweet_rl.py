@@ -512,3 +512,10 @@ def test_whose_user_knows_nothing_is_told_so_before_a_model_is_loaded(texts: str
         resolve([layers, {"policies": {"generator": {"model": "any/model"}}}])
     with pytest.raises(ConfigError, match=r"options.user = 'simulator' speaks the dialect 'plain', not 'terse'"):
         resolve([TINY, {"recipe": "sweet_rl", "options": {"user": "simulator"}}])
+
+
+def test_a_dialogue_that_could_not_be_graded_neither_wins_nor_loses() -> None:
+    right, unknown, wrong = (make_rollout(1, 1, correct=known) for known in (True, None, False))
+    for talks in ([right, unknown, wrong], [unknown, right, wrong]):
+        pairs = pair_by_outcome(Rollouts(talks))
+        assert [(winner is right, loser is wrong) for _, winner, loser in pairs] == [(True, True)]

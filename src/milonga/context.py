@@ -445,24 +445,25 @@ class Context:
         # A single step that was asked for has no answer that the task could find, whatever numbers stand in it.
         is_step = asked.prefix is not None and finish == "stop" and text.endswith(role.step_stop)
         if isinstance(parsed.value, Solution) and not is_step:
-            parsed = self._find_answer(role, parsed, parsed.value, text, asked.problem, finish)
+            parsed = self.find_answer(role, parsed, text, asked.problem, finish)
         return replace(parsed, format=0.0) if role.dialect == "plain" and finish == "length" else parsed
 
-    def _find_answer(self, role: Role, parsed: Parsed, value: Solution, text: str, problem: Problem, finish: Finish) -> Parsed:
+    def find_answer(self, role: Role, parsed: Parsed, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
         in no box, is found by the task; a text that was cut has no such answer. An open question is answered by any text. What
         other forms lack stays as it is, and so does a turn that asks for something."""
+        value = parsed.get(Solution)
         if parsed.is_valid and value.answer is None:
             return parsed
         prose = role.dialect == "plain" and parsed.invalid in (None, NO_ANSWER, NO_STEPS)
         if self.run.extract is not None:
             answer = self.run.extract(text, problem)
             return accept_extracted(parsed, answer, True) if prose else replace(parsed, value=replace(value, answer=answer))
-        if prose and problem.is_open and value.steps:
+        if problem.is_open and value.steps and prose and parsed.invalid == NO_ANSWER:
             return replace(parsed, format=1.0, invalid=None)
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
-        lost = not problem.has_reference or (finish == "length" and not problem.wants_program)
+        lost = not problem.wants_program and (finish == "length" or not problem.has_reference)
         found = None if lost else self.task.extract(text, problem)
         return accept_extracted(parsed, found, asked=problem.wants_program or problem.reply is not None)
 

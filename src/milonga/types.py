@@ -69,7 +69,7 @@ class Problem:
     @property
     def has_reference(self) -> bool:
         """Whether the task knows which answers are right; nobody does where a model wrote the question in free text."""
-        return self.data.get("form") not in ("open", "posed")
+        return not self.is_open and not self.data.get("posed")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import Any, Literal, cast, get_args
 from milonga.config import merge, parse_settings, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.evals import metric_names
+from milonga.evals.bench import has_bench
 from milonga.resolve import Plan, resolve
 from milonga.runfolder.files import write_atomically
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
-from milonga.tasks.base import DEMONSTRATIONS
 
 Match = Literal["turns", "tokens", "flops"]
 Tree = Mapping[str, Any]
@@ -259,7 +259,7 @@ def _check_metric(metric: str, arms: Sequence[Arm]) -> None:
 def list_metrics(plan: Plan) -> set[str]:
     """List the names of all metrics that an evaluation of this plan gives."""
     section = plan.config.eval
-    bench = section.bench > 0 and DEMONSTRATIONS in plan.task.offers
+    bench = section.bench > 0 and has_bench(plan.task)
     solver, judge = plan.roles.get(plan.recipe.solving), plan.roles.get(plan.recipe.judging)
     return metric_names(solver, judge, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 

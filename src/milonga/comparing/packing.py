@@ -25,6 +25,7 @@ RECORD = (
     "preferences.jsonl",
     "report.json",
     "final.json",
+    "pass_rates.json",
 )
 """What is packed of a run."""
 MIB = 2**20

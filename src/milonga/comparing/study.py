@@ -56,7 +56,7 @@ def read_study(file: Path, known: Mapping[str, str]) -> list[StudyArm]:
     blocks = content.get("runs")
     if not isinstance(blocks, list) or not blocks:
         raise ConfigError(f"'{file}' has no runs: add a table [[runs]] with a recipe and seeds")
-    common = merge(DEFAULTS, expand_keys(content.get("common", {})))
+    common = merge(DEFAULTS, expand_keys(_get_table(content, "common", str(file))))
     arms = [arm for number, block in enumerate(blocks, 1) for arm in _read_block(file, number, block, common, known)]
     places = [(arm.block, arm.arm.folder) for arm in arms]
     if twice := next((place for place in places if places.count(place) > 1), None):
@@ -68,13 +68,15 @@ def _read_block(
     file: Path, number: int, block: Mapping[str, Any], common: Mapping[str, Any], known: Mapping[str, str]
 ) -> Iterator[StudyArm]:
     where = f"'{file}', block {number} of runs"
+    if not isinstance(block, Mapping):
+        raise ConfigError(f"{where} is no table: write [[runs]]")
     _refuse_unknown(block, BLOCK_KEYS, where)
     recipes, seeds = _as_list(block.get("recipe")), _as_list(block.get("seeds", [0]))
     if not recipes or not all(isinstance(recipe, str) for recipe in recipes):
         raise ConfigError(f'{where}: recipe = "grpo", or a list of recipes')
     if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(seed, int) for seed in seeds):
         raise ConfigError(f"{where}: seeds is a list of numbers, each once")
-    grid, shared = block.get("grid", {}), merge(common, expand_keys(block.get("set", {})))
+    grid, shared = _get_table(block, "grid", where), merge(common, expand_keys(_get_table(block, "set", where)))
     if not all(isinstance(values, list) and values for values in grid.values()):
         raise ConfigError(f"{where}: every key of grid has a list of values")
     for recipe, values in itertools.product(recipes, itertools.product(*grid.values())):
@@ -90,6 +92,13 @@ def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], where: str
     for key in table:
         if key not in allowed:
             raise ConfigError(f"{where}: unknown key '{key}': {suggest_name(key, allowed)}")
+
+
+def _get_table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{where}: {key} is a table of settings, not {found!r}")
+    return found
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -115,6 +124,6 @@ def order_runs(arms: Sequence[StudyArm], out: Path) -> list[tuple[StudyArm, Run]
     found: list[tuple[StudyArm, Run]] = []
     for _, group in itertools.groupby(arms, key=lambda arm: arm.block):
         members = list(group)
-        for seed in members[0].seeds:
-            found += [(arm, arm.run(seed, out)) for arm in members]
+        for seed in dict.fromkeys(seed for arm in members for seed in arm.seeds):
+            found += [(arm, arm.run(seed, out)) for arm in members if seed in arm.seeds]
     return found

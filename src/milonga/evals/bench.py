@@ -33,12 +33,10 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
     """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
     task; those of a file with labelled steps are its own. Empty if the solver is no step solver or the task cannot demonstrate
     right answers."""
-    if not isinstance(solver, StepSolver):
+    if not isinstance(solver, StepSolver) or not has_bench(task):
         return []
     if LABELS in task.offers and not task.knows_steps:
         return _collect_labelled(task, solver, count, split)
-    if not {ANSWERS, DEMONSTRATIONS} <= task.offers:
-        return []
     bench = []
     size = task.size(split)
     for i in range(count if size is None else min(count, size)):
@@ -51,6 +49,11 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
                 shown = task.demonstrate_compensated(problem, rng) or shown
         bench.append(demonstration_to_rollout(shown, problem, solver, f"bench/{i}"))
     return bench
+
+
+def has_bench(task: Task) -> bool:
+    """Whether labelled solutions of a task's problems can be had: from its data, or by demonstrating right answers."""
+    return (LABELS in task.offers and not task.knows_steps) or {ANSWERS, DEMONSTRATIONS} <= task.offers
 
 
 def _collect_labelled(task: Task, solver: StepSolver, count: int, split: Split) -> list[Rollout]:

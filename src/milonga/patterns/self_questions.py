@@ -78,7 +78,8 @@ def proposal_to_problem(ctx: Context, proposal: Rollout) -> Problem | None:
 def restore_solution(ctx: Context, problem: Problem, work: str, id: str) -> Rollout:
     """Restore a text of an earlier turn, or of another agent, as a solution that can be judged; graded where the truth is
     known."""
-    parsed = ctx.role("generator").parse(work, None)
+    role = ctx.role("generator")
+    parsed = ctx.find_answer(role, role.parse(work, None), work, problem, "eos")
     value = parsed.get(Solution)
     grade = ctx.task.grade(problem, value.answer, value.steps) if problem.has_reference else None
     return Rollout.from_text(id, "generator", problem, work, parsed, grade)

@@ -9,6 +9,7 @@ from milonga.tasks.answers import find_last_box
 from milonga.tasks.base import Task
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import find_blocks
+from milonga.tasks.worked import MARK
 from milonga.text import compare_words, longest_common_run
 from milonga.types import Problem
 
@@ -22,8 +23,8 @@ LEAK = 8
 
 def find_reference(problem: Problem) -> str:
     """Find what the user of a problem knows: the whole problem, a worked solution or a reference text, or else the right answer
-    or program."""
-    return str(problem.data.get("whole") or problem.data.get("worked") or problem.answer)
+    or program. Calculator marks are no part of a worked solution."""
+    return MARK.sub("", str(problem.data.get("whole") or problem.data.get("worked") or problem.answer))
 
 
 def hands_in(message: str) -> bool:
@@ -51,7 +52,7 @@ def score_artefacts(task: Task, results: Sequence[tuple[Problem, str | None, str
     that are passed or, where the task has no answers, how similar it is to the reference. NaN if the sandbox could not tell;
     None for tasks whose answers are right or wrong and nothing between."""
     if isinstance(task, Code):
-        passed = task.run_hidden_tests([(problem, answer) for problem, answer, _ in results])
+        passed = task.run_hidden_tests([(problem, answer) for problem, answer, _ in results], apart=True)
         return [float("nan") if tests is None else sum(tests) / len(tests) for tests in passed]
     if task.has_answers:
         return None

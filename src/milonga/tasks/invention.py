@@ -35,13 +35,16 @@ def parse_invented(task: Task, text: str, claimed: str, source: str) -> Problem 
 
 
 def pose_question(task: Task, text: str, id: str, source: str | None = None) -> Problem:
-    """Make a problem of a question in words that has no known answer. It is asked in the form of the task's own."""
-    return Problem(id, text, "", {"form": "open" if asks_openly(task) else "posed"}, source)
+    """Make a problem of a question in words that has no known answer. It is asked in the form of the task's own, so that nobody
+    can tell answers to the two apart by their form."""
+    form = "open" if asks_openly(task) else "program" if task.problem("train", 0).wants_program else ""
+    return Problem(id, text, "", {"posed": True} | ({"form": form} if form else {}), source)
 
 
 def asks_openly(task: Task) -> bool:
     """Whether the task's questions ask for free text."""
-    return task.problem("train", 0).is_open
+    first = task.problem("train", 0)
+    return first.is_open or first.reply is not None
 
 
 def compute_answer(problem: Problem) -> str:

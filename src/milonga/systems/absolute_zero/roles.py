@@ -1,8 +1,7 @@
 """Roles around a program: propose programs and inputs, or infer one of (program, input, output) from the others.
 
 A question holds two of them, or pairs, in the text of its problem, which `Question` writes; the answer is the third. Answers
-are read as the solver's are: lines of work, and the answer behind `#`, in its tag, or in a code block. They are data, and never
-become source.
+are read as the solver's are, behind `#`, in a tag or in a code block. They are data, and never become source.
 """
 
 from __future__ import annotations

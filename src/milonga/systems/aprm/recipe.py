@@ -83,7 +83,7 @@ class Aprm(Scoring):
     truth = "steps, or answers"
     needs = {ANSWERS}
     agents = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
-    inference_only = ("generator",)
+    inference_only_if = {"generator": {"oracle": "steps"}}
     bindings = {
         "own": ALLOWED,
         "lora": ALLOWED,

@@ -165,7 +165,7 @@ class Asl(Recipe):
         """Return attempts for the judge. Their labels are stored in the state, by their ids."""
         o, labelled = self.options, self.memory.sample_pairs(ctx)
         if o.grm_label_source == "pg_answer":
-            labelled = [(rollout, bool(rollout.correct)) for rollout, _ in labelled]
+            labelled = [(rollout, rollout.correct == 1.0) for rollout, _ in labelled if not np.isnan(rollout.correct)]
         if o.grm_label_source == "gold_mix" and ctx.progress >= o.inject_start and labelled:
             gold = make_gold_pairs(ctx, max(1, round(o.inject_fraction * len(labelled))))
             labelled[: len(gold)] = gold

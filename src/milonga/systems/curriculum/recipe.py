@@ -52,6 +52,7 @@ class Curriculum(Tango):
 
     name = "curriculum"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
+    published = {}
     overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions

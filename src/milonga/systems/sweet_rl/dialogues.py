@@ -122,16 +122,16 @@ def demonstrate_dialogues(ctx: Context, problems: Sequence[Problem]) -> Rollouts
 def pair_by_outcome(talks: Rollouts, any_gap: bool = False) -> list[Pair]:
     """Pair each problem's best dialogue, if its answer is right, with each that scored lower. With `any_gap`, or where there
     is no right and wrong, it need not be right."""
-    scores = [_score_dialogue(talk, any_gap) for talk in talks]
-    pairs = pair_best("ended better", talks, scores)
+    known = talks.select(lambda talk: talk.reward == talk.reward)  # what could not be graded neither wins nor loses
+    pairs = pair_best("ended better", known, [_score_dialogue(talk, any_gap) for talk in known])
     return [pair for pair in pairs if any_gap or pair[1].correct != 0.0]
 
 
 def _score_dialogue(talk: Rollout, graded: bool) -> float:
-    """Return the outcome reward, 0 where it is unknown. With `graded`, the share of right steps and the format are added."""
+    """Return the outcome reward. With `graded`, the share of right steps and the format are added."""
     right = talk.grade.steps if talk.grade is not None else None
     more = (sum(right) / len(right) if right else 0.0) + talk.parsed.format
-    return (0.0 if talk.reward != talk.reward else talk.reward) + (more if graded else 0.0)
+    return talk.reward + (more if graded else 0.0)
 
 
 def _is_guessed(talk: Rollout) -> bool:

@@ -34,6 +34,7 @@ class TangoCode(Tango):
     overlap = Refused("the sandbox that grades the rollouts is used for credit too, and cannot do both at once")
     Options = TangoCodeOptions
     options: TangoCodeOptions
+    published = {}
     defaults = {"task": {"name": "code"}}
 
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:

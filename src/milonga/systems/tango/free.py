@@ -55,6 +55,7 @@ class TangoFree(Tango):
     truth = "none"
     needs = set[Capability]()
     pays_outcomes = False
+    published = {}
     pays_format: ClassVar[tuple[str, ...]] = ("generator",)
     overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
