@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ from milonga.systems.sweet_rl.roles import Inquirer, Message, PrivilegedCritic, 
 from milonga.tasks import make_task
 from milonga.tasks.artefacts import find_artefact, find_reference, gives_away, hands_in, score_artefacts
 from milonga.tasks.facts import hide_facts, render_known_text
-from milonga.text import compare_words
+from milonga.text import compare_words, longest_common_run
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment, Solution
 from short import assert_resumes, short_loop
 
@@ -512,3 +514,17 @@ def test_whose_user_knows_nothing_is_told_so_before_a_model_is_loaded(texts: str
         resolve([layers, {"policies": {"generator": {"model": "any/model"}}}])
     with pytest.raises(ConfigError, match=r"options.user = 'simulator' speaks the dialect 'plain', not 'terse'"):
         resolve([TINY, {"recipe": "sweet_rl", "options": {"user": "simulator"}}])
+
+
+@PROPERTY
+@given(st.text(st.sampled_from("ab "), max_size=60), st.text(st.sampled_from("ab "), max_size=60))
+def test_the_longest_common_run_is_that_of_words(one: str, other: str) -> None:
+    expected = SequenceMatcher(None, one.split(), other.split(), autojunk=False).find_longest_match().size
+    assert longest_common_run(one, other) == expected == longest_common_run(other, one)
+
+
+def test_the_longest_common_run_of_few_words_takes_no_longer() -> None:
+    rng, began = random.Random(0), time.process_time()
+    one, other = (" ".join(rng.choice("ab") for _ in range(4000)) for _ in "xy")
+    assert longest_common_run(one, other) > 10 and longest_common_run(one, one) == 4000
+    assert time.process_time() - began < 0.8
