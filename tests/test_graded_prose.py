@@ -36,6 +36,7 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("I would give it 8 out of 10.", TEN, 8, 0.5),
     ("I would rate this answer a 6", TEN, 6, 0.5),
     ("I deduct one point.\n**9/10**\nIt is nearly right.", TEN, 9, 0.5),
+    ("Overall: 4/5\n\nIt is well done.", FIVE, 4, 0.5),
     ("It deserves 4/5. The rest is fine.\nGo on.", FIVE, 4, 0.5),
     ("So 3/5 of the apples are red. The solution is right.", FIVE, None, 0.0),
     ("9 out of 10 students pass.", TEN, None, 0.0),

@@ -35,13 +35,13 @@ LABEL = re.compile(
 )
 """A line that begins with "Score:" or the like, up to its number."""
 MENTION = re.compile(rf"\bscore{LINK}|\b(?:rate|rated|score|scored)\b(?: [\w']{{1,14}}){{0,5}} $", re.IGNORECASE)
-
 GIVEN = re.compile(
-    r"\b(?:rating|rated|graded?|scor(?:e|es|ed|ing)|award(?:s|ed)?|assign(?:s|ed)?|deserves?)\b[^.\n]{0,40}$", re.IGNORECASE
+    r"\b(?:overall|verdict|rating|rated|graded?|scor(?:es?|ed|ing)|award(?:s|ed)?|assign(?:s|ed)?|deserves?)\b[^.\n]{0,40}$",
+    re.IGNORECASE,
 )
 """What stands before "7/10" in the midst of an analysis, if that is a score."""
 SHARE_AFTER = re.compile(
-    r"[*_`$}]{0,3} (?!(?:points?|marks?|overall|in total|for|because|since|as|but|and)\b)\w", re.IGNORECASE
+    r"[*_`$}]{0,3} (?!(?:points?|marks?|stars?|overall|in total|for|because|since|as|but|and)\b)\w", re.IGNORECASE
 )
 """What follows "3/5" where it is a share of something, or a term of the analysis."""
 
