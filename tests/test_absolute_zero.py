@@ -220,6 +220,11 @@ def test_a_function_is_renamed_where_it_can_be() -> None:
     assert rename_function(source, "add") == source.replace("add(", "f(")
     assert rename_function("def add(f):\n    return f", "add") is None and rename_function("def add(:", "add") is None
     assert rename_function("def add(n):\n    return f'{add(1)}'", "add") in (None, "def f(n):\n    return f'{f(1)}'")
+    for other in ("s.count(x)", "g(count=x)", "[s. count for _ in x]"):
+        assert rename_function(f"def count(s, x):\n    return {other}", "count") is None, "that is another name"
+    assert (
+        rename_function("def count(s):\n    t = [count]\n    return t[0]", "count") == "def f(s):\n    t = [f]\n    return t[0]"
+    )
     assert rename_function("n+1", "") == "n+1" and rename_function("def f(f): return f", "f") == "def f(f): return f"
 
 

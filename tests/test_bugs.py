@@ -520,6 +520,18 @@ def test_a_function_alone_keeps_the_imports_of_its_file_and_brings_its_own() -> 
     assert parse_changes(f"```python\n{bare}```", FILES) == {"pack/sums.py": f"from boxes import area\n\n\n{bare}"}
 
 
+def test_what_a_file_says_beside_its_definitions_is_never_lost() -> None:
+    tax, wrong = "def tax(x):\n    return x * RATE\n", "def tax(x):\n    return x + RATE\n"
+    files = {"tax.py": f"RATE = 0.2\n\n\n{wrong}", "rates.py": "LOW = 0.1\nHIGH = 0.3\n"}
+    for new in (tax, f"import math\n\n\n{tax}"):
+        found = parse_changes(f"tax.py\n```python\n{new}```", files)
+        assert found is not None and "RATE = 0.2" in found["tax.py"] and found["tax.py"].endswith(tax)
+    assert parse_changes("rates.py\n```python\ndef new():\n    pass\n```", files) is None
+    assert parse_changes("rates.py\n```python\nprint(LOW)\n```", files) is None
+    anew = "LOW = 0.2\nHIGH = 0.4\n"
+    assert parse_changes(f"rates.py\n```python\n{anew}```", files) == {"rates.py": anew}
+
+
 def test_a_method_alone_is_put_into_its_class() -> None:
     content = "class Box:\n    @property\n    def side(self):\n        return 1\n\n    def area(self):\n        return 2\n"
     text = "box.py\n```python\n    @property\n    def side(self):\n        return 3\n```"

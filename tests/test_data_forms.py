@@ -85,6 +85,7 @@ def test_a_conversation_of_several_turns_keeps_its_speakers_and_a_system_message
         ("steps", {"prompt": "a", "steps": [], "label": -1}, "field 'steps' is not a list of steps"),
         ("steps", {"prompt": "a", "steps": ["b"], "label": 1}, "neither -1 or the index of one of 1 steps"),
         ("steps", {"prompt": "a", "steps": ["b"], "label": [True, False]}, "nor a list with true or false for each"),
+        ("steps", {"prompt": "a", "steps": ["b"], "label": None}, "field 'label' is null"),
         ("text", {"title": "a"}, "field 'prompt' is missing"),
     ],
 )
@@ -176,6 +177,11 @@ def test_prm800k_is_read_along_the_path_that_was_chosen(steps: Any, expected: An
 def test_a_row_of_prm800k_without_a_rating_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'label\.steps' holds no step with a rating"):
         parse_content("prm800k", prm(step(("a", None))), *PRM)
+    with pytest.raises(DataError, match="whose 'completions' are no list"):
+        parse_content("prm800k", prm({"completions": 5}), *PRM)
+    for ended in ("give_up", "bad_problem"):
+        with pytest.raises(DataError, match=f"'{ended}': the labels do not tell"):
+            parse_content("prm800k", prm(step(("a", 1), chosen=0)) | {"label": {"steps": [], "finish_reason": ended}}, *PRM)
     rows = [prm(step((f"{n}", 1), chosen=0)) | {"question": {"problem": f"p{n}"}} for n in range(40)]
     task = make(write_rows(tmp_path / "a.jsonl", [*rows, prm()]), "prm800k", unreadable="skip")
     assert task.describe()["rows_left_out"] == 1 and LABELS in task.offers

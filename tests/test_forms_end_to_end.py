@@ -16,6 +16,7 @@ from cases import QUICK
 from engine_helpers import model_folder
 from hidden import same_after_a_cut
 from milonga.errors import ConfigError, RunFolderError, UserError
+from milonga.loading import name_object
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.tasks import make_task
@@ -168,6 +169,8 @@ def test_only_train_problems_are_chosen_and_they_wrap_around() -> None:
     task.kept = {1: 0.5, 4: 0.25}
     assert task.draw_problems("train", 0, 5) == [whole[1], whole[4], whole[1], whole[4], whole[1]]
     assert task.draw_problems("dev", 0, 6) == held_out
+    again = make_task({"name": name_object(task)})
+    assert again is task and again.draw_problems("train", 0, 6) == whole, "another run chooses anew"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from milonga.roles.scorer import aggregate_scores, sigmoid
 from milonga.runfolder.flow import compute_reward_flow, to_mermaid
 from milonga.systems.claim import Claim
 from milonga.systems.index import CLAIMS
-from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, TrainBatch, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, TrainBatch, Verification
 
 
 @cache
@@ -50,6 +50,15 @@ def ctx(turn: int = 1, **roles: Any) -> Context:
 
 
 # Scorers.
+
+
+def test_a_scorer_sees_the_example_and_the_steps_that_the_solver_does() -> None:
+    scorer, solver = StepScorer("plain"), StepSolver("plain")
+    problem, text = Problem("p", "What is 2 + 3?", "5"), "<think>One.\n\nTwo.</think>So \\boxed{5}."
+    for role in (scorer, solver):
+        role.example = role.thought_steps = True
+    assert scorer.prompt(problem, None) == solver.prompt(problem) and scorer.stop == solver.stop != ()
+    assert scorer.parse(text, None) == solver.parse(text) and len(solver.parse(text).get(Solution).steps) == 2
 
 
 @pytest.mark.parametrize(("how", "score"), [("product", 0.36), ("min", 0.4), ("geometric", 0.6), ("last", 0.7)])

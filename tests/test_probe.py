@@ -272,6 +272,12 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         PLAIN.model_copy(update={"task": {"name": "chain", "pass_rate": [0.1, 0.9]}}),
         [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16")],
     ),
+    (
+        {"signal": 0.0},
+        None,
+        PLAIN.model_copy(update={"recipe": "curriculum", "options": {"levels": "task"}}),
+        [Advice("no group has both outcomes: each problem is solved always or never", "batch.rollouts=16", True)],
+    ),
     ({"signal": None, "accuracy": None, "greedy": None}, None, PLAIN, []),
     (
         {"accuracy": 0.3, "greedy": 0.5},

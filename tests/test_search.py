@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ from milonga.roles.searcher import (
     Condenser,
     SearchPlanner,
     make_parsed_problem,
+    parse_prose_end,
     parse_turn,
     write_turn,
 )
+from milonga.roles.solver import LOOSE_FORMAT
 from milonga.roles.templates import PromptTemplate
 from milonga.runfolder.files import JsonLines
 from milonga.systems.search_self_play.demonstrations import demonstrate_proposal, demonstrate_search, make_reader_example
@@ -403,3 +406,11 @@ def test_grpo_searches_and_recipes_that_cannot_follow_a_tool_refuse(tmp_path: Pa
     assert rows[1]["learn/generator/grad_norm"] > 0 and rows[1]["learn/generator/mismatch"] < 1e-5
     with pytest.raises(ConfigError, match=r"cannot follow a solver that calls a tool.*grpo, mars, search_self_play"):
         resolve([{"recipe": "tango", "task": "search"}])
+
+
+def test_an_answer_in_a_sentence_is_read_in_time_that_grows_with_the_text() -> None:
+    assert parse_prose_end("The answer to it  is:  Rome", ANSWER) == ("Rome", LOOSE_FORMAT)
+    began = time.process_time()
+    for text in ("answer is" + " " * 20_000, "answer to" + " " * 20_000, "answer" + "\n" * 20_000):
+        parse_prose_end(text, ANSWER)
+    assert time.process_time() - began < 1.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.roles import SliceJudge, StepSolver, YesNoVerifier
-from milonga.roles.prose import read_level, read_yes_no, swap_yes_no
+from milonga.roles.prose import read_level, read_verdicts, read_yes_no, swap_yes_no
 from milonga.roles.slices import split_into_slices
 from milonga.systems.aprm.roles import Corruptor
 from milonga.systems.deepseek_math_v2.roles import DefectVerifier, ProofWriter, extract_self_analysis
@@ -82,19 +82,35 @@ def test_any_text_has_a_verdict_or_none(text: str) -> None:
     assert read_level(text, LEVELS) in (None, *LEVELS)
 
 
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("Let me determine the overall score.\nAll is right.\nOverall score: \\boxed{1}", 1.0),
+        ("Overall score: \\boxed{\\frac{1}{2}}", 0.5),
+        ("Overall score: \\frac{1}{4}", None),
+        ("Score: .5", 0.5),
+        ("Overall score: 0.5.", 0.5),
+    ],
+)
+def test_a_level_begins_with_a_digit_or_is_a_half(text: str, level: float | None) -> None:
+    assert read_level(text, LEVELS) == level
+
+
 @pytest.mark.parametrize("word", ["yes", "Yes", "YES", "no", "No", "NO"])
 def test_the_other_word_is_written_alike(word: str) -> None:
     other = swap_yes_no(word)
     assert other != word and swap_yes_no(other) == word and other.isupper() == word.isupper()
 
 
-@pytest.mark.parametrize("piece", ["verdict: ", "yes/no ", "score \\boxed{", "no ", "?" * 50, "issue: step "])
+@pytest.mark.parametrize("piece", ["verdict: ", "*", "step ", "yes/no ", "score \\boxed{", "no ", "?" * 50, "issue: step "])
 def test_time_grows_with_the_text_alone(piece: str) -> None:
     """Twice 40,000 characters take seconds if a pattern looks again at what it has read, and milliseconds if not."""
     text = piece * (40_000 // len(piece))
     began = time.process_time()
     read_yes_no(text)
     read_level(text, LEVELS)
+    read_verdicts(text, 3)
+    read_verdicts("step" + " " * 20_000, 3)
     DefectVerifier("plain").parse(text, SOLUTION)
     Corruptor("plain").parse(text, None)
     assert time.process_time() - began < 2.0
@@ -199,7 +215,12 @@ def test_the_reference_is_shown_to_the_annotator_alone() -> None:
         ('"2 + 3 = 6."', "2 + 3 = 6."),
         ("One.\n\nTwo.", "One.\nTwo."),
         ("<think>never ends", None),
-        ("Explanation: none", None),
+        ("Note that 3 + 4 = 8, so we go on.", "Note that 3 + 4 = 8, so we go on."),
+        ("In this step, we add: 3 + 4 = 8.", "In this step, we add: 3 + 4 = 8."),
+        ("This step gives 8.\nThis step is wrong.", "This step gives 8."),
+        ("The next step is to add: 3 + 4 = 8.", "The next step is to add: 3 + 4 = 8."),
+        ("We add.\nNote that 3 + 4 = 8.\nNote: it is 7.", "We add.\nNote that 3 + 4 = 8."),
+        ("Here is the rewritten step:", None),
         ("", None),
     ],
 )

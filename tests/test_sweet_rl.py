@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from milonga.systems.sweet_rl.roles import Inquirer, Message, PrivilegedCritic, 
 from milonga.tasks import make_task
 from milonga.tasks.artefacts import find_artefact, find_reference, gives_away, hands_in, score_artefacts
 from milonga.tasks.facts import hide_facts, render_known_text
-from milonga.text import compare_words
+from milonga.text import compare_words, longest_common_run
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment, Solution
 from short import assert_resumes, short_loop
 
@@ -519,3 +520,16 @@ def test_a_dialogue_that_could_not_be_graded_neither_wins_nor_loses() -> None:
     for talks in ([right, unknown, wrong], [unknown, right, wrong]):
         pairs = pair_by_outcome(Rollouts(talks))
         assert [(winner is right, loser is wrong) for _, winner, loser in pairs] == [(True, True)]
+
+
+@PROPERTY
+@given(st.text(st.sampled_from("ab "), max_size=60), st.text(st.sampled_from("ab "), max_size=60))
+def test_the_longest_common_run_is_that_of_words(one: str, other: str) -> None:
+    expected = SequenceMatcher(None, one.split(), other.split(), autojunk=False).find_longest_match().size
+    assert longest_common_run(one, other) == expected == longest_common_run(other, one)
+
+
+def test_the_longest_common_run_of_long_texts_of_few_words() -> None:
+    rng = random.Random(0)
+    one, other = (" ".join(rng.choice("ab") for _ in range(4000)) for _ in "xy")
+    assert longest_common_run(one, other) > 10 and longest_common_run(one, one) == 4000

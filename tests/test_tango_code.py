@@ -18,7 +18,8 @@ from milonga.roles import Coder, StepSolver
 from milonga.sandbox.values import to_canonical
 from milonga.systems.tango.code import TangoCode, TangoCodeOptions, passed_shares
 from milonga.systems.tango.recipe import Tango, TangoOptions
-from milonga.types import Problem, Rollouts, TrainBatch
+from milonga.tasks import make_task
+from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 from short import SHORT
 
 ROW: dict[str, Any] = {"family": "number", "slots": [["source", "*3"], ["source", "+1"]], "signature": "n", "entry": ""}
@@ -91,6 +92,12 @@ def test_in_tags_the_control_is_asked_for_a_program_outside_any_box() -> None:
     for role in (solver, Coder("tagged")):
         assert role.parse(text).is_valid and role.parse(text).value.answer == program
         assert role.parse(f"Sure!\n{text}\nDone.").is_valid, "text around the tags costs format alone"
+    problem = Problem("p", "Write f.", "", {"form": "program"})
+    for role, said in ((solver, text), (solver, text.replace("'}'", "'\\\\boxed{1}'")), (Coder("tagged"), text)):
+        (settled,) = role.settle(make_task({"name": "chain"}), [Rollout.from_text("r", "a", problem, said, role.parse(said))])
+        assert settled == Coder("tagged").parse(said) and settled.format == 1.0, "and nothing else does"
+    boxed = Rollout.from_text("r", "a", problem, solver.write(["so"], "g"), solver.parse(solver.write(["so"], "g")))
+    assert solver.settle(make_task({"name": "chain"}), [boxed]) == [boxed.parsed]
 
 
 def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:

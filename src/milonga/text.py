@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -54,15 +55,34 @@ def edit_distance(left: str, right: str) -> int:
 
 def compare_words(one: str, other: str) -> float:
     """Return how similar two texts are, from 0 to 1: twice the words and signs that match in order, over those of both."""
-    return _match_words(one, other).ratio()
+    return SequenceMatcher(None, _split_words(one), _split_words(other), autojunk=False).ratio()
 
 
 def longest_common_run(one: str, other: str) -> int:
     """Return how many words and signs in a row two texts have in common, at most."""
-    return _match_words(one, other).find_longest_match().size
+    left = _split_words(one)
+    doubled: list[list[Any]] = [[*left, None, *_split_words(other)]]  # of each place, a name of the 2**k words from there on
+    while _shares_name(doubled[-1], len(left)):
+        doubled.append(_join_names(doubled[-1], doubled[-1][2 ** (len(doubled) - 1) :]))
+    length, runs = 0, [0] * len(doubled[0])
+    for k in reversed(range(len(doubled) - 1)):
+        longer = _join_names(runs, doubled[k][length:])
+        if _shares_name(longer, len(left)):
+            length, runs = length + 2**k, longer
+    return length
 
 
-def _match_words(one: str, other: str) -> SequenceMatcher[str]:
-    """Match two texts by words and signs; case and white space do not count."""
-    left, right = (re.findall(r"\w+|[^\w\s]", text.casefold())[:MOST_WORDS] for text in (one, other))
-    return SequenceMatcher(None, left, right, autojunk=False)
+def _join_names(first: Sequence[Any], second: Sequence[Any]) -> list[int]:
+    """Name runs of words by the names of their two halves: equal runs alike."""
+    names: dict[tuple[Any, Any], int] = {}
+    return [names.setdefault(pair, len(names)) for pair in zip(first, second, strict=False)]
+
+
+def _shares_name(names: Sequence[Any], middle: int) -> bool:
+    """Whether something before the middle has the name of something behind it."""
+    return not set(names[:middle]).isdisjoint(names[middle + 1 :])
+
+
+def _split_words(text: str) -> list[str]:
+    """Split a text into the words and signs that are compared; case and white space do not count."""
+    return re.findall(r"\w+|[^\w\s]", text.casefold())[:MOST_WORDS]

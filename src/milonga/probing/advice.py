@@ -87,6 +87,7 @@ def _advise_on_outputs(
 def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]:
     """Advise on rewards that do not differ within a group, and on the temperature."""
     chosen = "pass_rate" in config.task  # then what the probe saw is not what the run will learn from
+    can_choose = not chosen and config.options.get("levels") != "task"  # a choice among the levels is one among all problems
     if solver.signal == 0 and solver.readable:
         blocking = solver.learns_from == "outcomes" and not chosen
         if config.rewards:
@@ -100,14 +101,14 @@ def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]
         else:
             same = "no group has both outcomes: each problem is solved always or never"
             yield Advice(same, f"batch.rollouts={2 * config.batch.rollouts}", blocking)
-            if not chosen:
+            if can_choose:
                 yield BY_PASS_RATE
     elif solver.signal is not None and 0 < solver.signal < FEW_SIGNALS and solver.learns_from == "outcomes":
         few = (
             f"only {format_share(solver.signal)} of the groups have both outcomes, so draw other problems in place of the rest"
         )
         yield Advice(few, f"policies.{solver.policy}.objective.dynamic_sampling=true")
-        if not chosen:
+        if can_choose:
             yield BY_PASS_RATE
     if solver.accuracy is not None and solver.greedy is not None and solver.greedy - solver.accuracy >= GREEDY_GAIN:
         gain = f"greedy solutions are right in {format_share(solver.greedy)}, sampled ones in {format_share(solver.accuracy)}"

@@ -35,6 +35,15 @@ LABEL = re.compile(
 )
 """A line that begins with "Score:" or the like, up to its number."""
 MENTION = re.compile(rf"\bscore{LINK}|\b(?:rate|rated|score|scored)\b(?: [\w']{{1,14}}){{0,5}} $", re.IGNORECASE)
+GIVEN = re.compile(
+    r"\b(?:overall|verdict|rating|rated|graded?|scor(?:es?|ed|ing)|award(?:s|ed)?|assign(?:s|ed)?|deserves?)\b[^.\n]{0,40}$",
+    re.IGNORECASE,
+)
+"""What stands before "7/10" in the midst of an analysis, if that is a score."""
+SHARE_AFTER = re.compile(
+    r"[*_`$}]{0,3} (?!(?:points?|marks?|stars?|overall|in total|for|because|since|as|but|and)\b)\w", re.IGNORECASE
+)
+"""What follows "3/5" where it is a share of something, or a term of the analysis."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +95,17 @@ def _weigh(text: str, match: re.Match[str], begin: int, last: int, scale: Scale)
     if TAG_BEFORE.search(before) or LABEL.search(before):
         return _Found(points, 2)
     in_last_line = match.start() >= last
-    alone = in_last_line and not text[last : match.start()].strip(" *_`#>\"'$") and not after.strip(" *_`.\"'$\n")
+    alone = _is_alone(before, after)
+    if most is not None and not SHARE_AFTER.match(after) and (alone or in_last_line or GIVEN.search(before)):
+        return _Found(points, 1)
     boxed = in_last_line and BOX_BEFORE.search(before) is not None
-    return _Found(points, 1) if most or alone or boxed or MENTION.search(before) else None
+    return _Found(points, 1) if (alone and in_last_line) or boxed or MENTION.search(before) else None
+
+
+def _is_alone(before: str, after: str) -> bool:
+    """Whether a number stands alone on its line, but for marks of bold text and the like."""
+    _, newline, begin = before.rpartition("\n")
+    return bool(newline) and not begin.strip(" *_`#>\"'$") and not after.partition("\n")[0].strip(" *_`.\"'$")
 
 
 def parse_grading(text: str, scale: Scale) -> Parsed:

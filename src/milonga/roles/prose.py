@@ -142,7 +142,7 @@ def _is_title(block: str) -> bool:
 
 Kind = Literal["step", "final"]
 EDGE = r"[\s>*#_\-•`(\[]*"
-STEP_MARK = re.compile(rf"{EDGE}(?:\d{{1,3}}[.)]\s*)?[*_]*(?:step|paragraph)\s*#?\s*(\d{{1,4}})\b", re.IGNORECASE)
+STEP_MARK = re.compile(rf"{EDGE}(?:\d{{1,3}}[.)]\s*[*_]*)?(?:step|paragraph)\s{{0,8}}#?\s{{0,8}}(\d{{1,4}})\b", re.IGNORECASE)
 NUMBER_MARK = re.compile(r"[\s>*#_]*(\d{1,4})[.):]\s")
 FINAL_MARK = re.compile(
     rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+|my\s+)?(?:final|overall|verdict|conclusion)\b"
@@ -405,10 +405,12 @@ def _weigh_yes_no(word: str, before: str, after: str) -> int:
     return 1 if begins and after[:1] in (",", ".", ";", ":", "!") else 0
 
 
-LEVEL = r"\W{0,4}([\d./]{1,5})(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
+LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,4}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
 BOXED_LEVEL = re.compile(rf"\\boxed\{{{LEVEL}\W{{0,4}}\}}")
 NAMED_LEVEL = re.compile(rf"\b(overall |final )?score\b[^\d\n]{{0,40}}?{LEVEL}", re.IGNORECASE)
 """A number in a box, or behind the word score. Who repeats the numbers that were asked for has given none."""
+HALVES = (".5", ".5.", "1/2", "1/2.", "\\frac{1}{2}")
+"""Other ways to write 0.5."""
 
 
 def read_level(text: str, levels: Sequence[float]) -> float | None:
@@ -417,19 +419,21 @@ def read_level(text: str, levels: Sequence[float]) -> float | None:
     start = find_thought_end(text)
     named, boxed = NAMED_LEVEL.findall(text, start), BOXED_LEVEL.findall(text, start)
     said = {number for whole, number in named if whole} or {number for _, number in named} or set(boxed[-1:])
-    written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | {"1/2": 0.5}
+    written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | dict.fromkeys(HALVES, 0.5)
     found = {written.get(number) for number in said}
     return next(iter(found)) if len(found) == 1 else None
 
 
+CALLED_STEP = r"(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version)"
 LABEL = re.compile(
-    r"\W{0,8}(?:sure|certainly|here(?: is|'s)|(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version))\b"
-    r"[^\n]{0,80}:[\s*`]*",
+    rf"\W{{0,8}}(?:{CALLED_STEP}[*_`]{{0,3}}:[\s*`]*"
+    rf"|(?:sure|certainly|here(?: is|'s)|{CALLED_STEP})\b[^\n]{{0,80}}:[ \t*_`]*(?:\n|\Z))",
     re.IGNORECASE,
 )
-"""What announces a text that was asked for."""
+"""What announces a text that was asked for: a name before it, or a line of its own."""
 REMARK = re.compile(
-    r"\W{0,8}(?:explanation|note|remark|(?:the |this )?(?:mistake|error)|(?:in )?this (?:rewritten|version|step))\b",
+    r"\W{0,8}(?:(?:explanation|note|remark)[*_`]{0,3}:"
+    r"|(?:(?:the |this )?(?:mistake|error)|(?:in )?this (?:rewritten|version|step))\b)",
     re.IGNORECASE,
 )
 """The beginning of a line that speaks about it."""
@@ -438,10 +442,10 @@ TAGS = ("<step>", "</step>")
 
 def strip_reply(text: str) -> str | None:
     """Strip a reply that should be one rewritten step: what follows a thought, without what announces it, fences and quotes
-    around it, and remarks after it. Its paragraphs become one. None where nothing is left."""
+    around it, and remarks behind its first line. Its paragraphs become one. None where nothing is left."""
     text = skip_thought(text)
     label = LABEL.match(text)
     lines = text[label.end() if label else 0 :].splitlines()
     kept = [line for line in lines if line.strip() and not FENCE.match(line) and line.strip() not in TAGS]
-    step = "\n".join(takewhile(lambda line: not REMARK.match(line), kept))
+    step = "\n".join([*kept[:1], *takewhile(lambda line: not REMARK.match(line), kept[1:])])
     return step.strip(" \n\"'`") or None

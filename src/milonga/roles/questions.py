@@ -19,12 +19,12 @@ QUESTION = re.compile(
 )
 """The beginning of a line that announces the question."""
 BEHIND = re.compile(
-    rf"{EDGE}{KIND}(?:final )?(?:(?P<work>answer|solution)|explanation|reasoning|note|hint)[*_`]{{0,3}} ?:[*_`]{{0,3}}",
+    rf"{EDGE}{KIND}(?:final )?(?:(?P<work>answer|solution)|explanation|reasoning|hint)[*_`]{{0,3}} ?:[*_`]{{0,3}}",
     re.IGNORECASE,
 )
 """The beginning of a line behind the question: its solution, or something about it."""
 PREAMBLE = re.compile(
-    r"\s{0,8}(?:sure|certainly|of course|okay|here(?:'s| is| are)|below)\b[^\n]{0,200}[:!.]\s{0,8}", re.IGNORECASE
+    r"\s{0,8}(?:sure|certainly|of course|okay|here(?:'s| is| are)|below)\b[^\n]{0,200}[:!]\s{0,8}", re.IGNORECASE
 )
 AROUND = ' \t\n\r*_`"“”'
 
@@ -56,7 +56,7 @@ def read_question(text: str) -> Written:
 
 def _split_lines(body: str) -> tuple[str, str, int]:
     """Split a text into question and work by how its lines begin, and count the questions that are announced. What only
-    introduces the first is left out."""
+    introduces the first is left out; an explanation within the work belongs to it."""
     question: list[str] = []
     work: list[str] = []
     marks, has_begun = 0, False
@@ -69,10 +69,10 @@ def _split_lines(body: str) -> tuple[str, str, int]:
                 question.clear()
             taking = question if marks == 1 else None
             line = line[asked.end() :]
-        elif behind is not None:
+        elif behind is not None and (behind["work"] or taking is not work):
             taking = work if behind["work"] else None
             line = line[behind.end() :]
-        elif not has_begun and PREAMBLE.fullmatch(line):
+        elif not has_begun and not marks and PREAMBLE.fullmatch(line):
             continue
         has_begun |= bool(line.strip())
         if taking is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,19 +31,25 @@ class Scorer(Role):
         super().__init__(dialect)
         self.solver = StepSolver(dialect)
 
+    def _make_solver(self) -> StepSolver:
+        """Make the solver that is asked and read as this role is: with or without an example, by the same steps."""
+        solver = copy(self.solver)
+        solver.example, solver.thought_steps = self.example, self.thought_steps
+        return solver
+
     @property
     def stop(self) -> tuple[str, ...]:
         """Those of the solver: a solution that one of them ended is scored as it was sampled."""
-        return self.solver.stop
+        return self._make_solver().stop
 
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
-        return self.solver.prompt(problem)
+        return self._make_solver().prompt(problem)
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         """Parse the solution; scores are looked up where its steps end. Those of a given solution end where it says so."""
         if target is not None and target.origin == "given" and target.text == text and target.parsed.ends:
             return target.parsed
-        return self.solver.parse(text)
+        return self._make_solver().parse(text)
 
     def judge(self, ctx: JudgeContext, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
         """Score each solution once: a scorer is deterministic, whatever `n` says."""

@@ -33,7 +33,7 @@ LABEL = re.compile(
     re.IGNORECASE,
 )
 """A line of prose that says what a turn does, plain or bold, in a list or in a tag."""
-SAID = re.compile(r"\banswer(?:\s+to\s+[^.:\n]{1,80})?\s+is\s*:?\s+(?P<body>[^\n]{1,200})", re.IGNORECASE)
+SAID = re.compile(r"\banswer(?:\s{1,4}to\s{1,4}[^.:\n]{1,80})?\s{1,4}is\s{0,4}:?\s{1,4}(?P<body>[^\n]{1,200})", re.IGNORECASE)
 # Small models copy examples that have words of their own, so that all forms are in brackets.
 PLAIN_SEARCH = """\
 You can search a collection of documents. To search, write one line of this form and nothing after it:
@@ -100,7 +100,6 @@ answer, write one line of this form, with nothing but the answer itself in as fe
 ANSWER: [the answer]
 
 Question: """
-READ_FOR = "Read the documents below for this purpose and no other: "
 CONDENSE = """
 
 Write down in a few sentences what they say that serves the purpose, with the names and numbers that matter. If they say \

@@ -113,12 +113,23 @@ class StepSolver(Role):
             return None, problem.reply
         flawed = task.demonstrate_flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
-        return None, self.write(shown.steps, shown.answer)
+        in_tags = self.dialect == "tagged" and problem.wants_program
+        return None, (write_program if in_tags else self.write)(shown.steps, shown.answer)
+
+    def settle(self, task: Task, rollouts: Sequence[Rollout]) -> list[Parsed]:
+        """Read programs in tags as such: that no box was asked for is not told by a text alone."""
+        return [_read_as_program(t) if self.dialect == "tagged" and t.problem.wants_program else t.parsed for t in rollouts]
 
 
 def ask_for_program(problem: Problem) -> Prompt:
     """Ask for a program in tags, outside any box: a brace in a string of it would close the box."""
     return (Part(PROGRAM_PROMPT), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+
+
+def write_program(steps: Sequence[str], program: str) -> str:
+    """Write the text in tags that `parse_program` reads as these steps and this program."""
+    work = "\n".join(f"<step>{step}</step>" for step in steps)
+    return f"<think>\n{work}\n</think>\n<answer>\n{program}\n</answer>"
 
 
 def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Rollout:
@@ -200,6 +211,31 @@ def _score_tagged(frame: re.Match[str], steps: int) -> float:
     return max(0.0, score)
 
 
+def parse_program(text: str) -> Parsed:
+    """Parse a completion with one work tag and one program tag; steps are inside the work. Text around the two costs format
+    alone."""
+    exact, loose = find_frame(text, "think", "answer"), find_loose_frame(text, "think", "answer")
+    if loose is None:
+        steps = find_tags(text, "step")
+        value = Solution(tuple(step.body.strip() for step in steps), tuple(step.end for step in steps), None)
+        return Parsed(value, 0.0, "not one <think> followed by one <answer>")
+    work, program = loose
+    steps = find_tags(work.body, "step", work.start + len("<think>"))
+    answer = program.body.strip("\n") if program.body.strip() else None
+    value = Solution(tuple(step.body.strip() for step in steps), tuple(step.end for step in steps), answer)
+    if answer is None or not steps:
+        return Parsed(value, 0.2 if exact else 0.0, "no program" if answer is None else "no steps")
+    outside = re.sub(r"<step>.*?</step>", "", work.body, flags=re.DOTALL).strip()
+    return Parsed(value, (0.6 if outside else 1.0) if exact else 0.0)
+
+
+def _read_as_program(rollout: Rollout) -> Parsed:
+    """Read a solution in tags as a program. What stands in a box all the same, or was read by another reader, stays."""
+    found = parse_program(rollout.text)
+    is_boxed = (found.get(Solution).answer or "").lstrip().startswith("\\boxed{")
+    return rollout.parsed if is_boxed or rollout.parsed != parse_tagged(rollout.text) else found
+
+
 def make_step_solver(dialect: str) -> StepSolver:
     """Make the step solver for the dialect of a resolved config."""
     return StepSolver(cast(Dialect, dialect))
@@ -251,6 +287,8 @@ class ProgramSolver(StepSolver):
 
     def settle(self, task: Task, rollouts: Sequence[Rollout]) -> list[Parsed]:
         """Run all programs that are finished, and read what they print."""
+        if self.dialect != "plain":
+            return super().settle(task, rollouts)
         finished = [t for t in rollouts if t.parsed.invalid == SILENT and t.solution.answer is None]
         asked = [t for t in finished if not t.problem.wants_program]
         found = {t.id: _read_answer(task, t, outcome) for t, outcome in zip(asked, self._run(asked), strict=True)}

@@ -75,7 +75,7 @@ def make_task(section: Mapping[str, Any]) -> Task:
     else:
         found = find_task(name)
         task = found(_parse_options(found.Options, options))
-    task.pass_rate = _parse_options(PassRate, chosen) if chosen else None
+    task.pass_rate, task.kept = _parse_options(PassRate, chosen) if chosen else None, None
     return task
 
 

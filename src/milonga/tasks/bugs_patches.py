@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import UnionType
 
 from milonga.tasks.bugs_checks import Edits, Files
 
@@ -31,6 +32,7 @@ TEST_NAME = re.compile(r"\btest_\w+\b(?!\.py)")
 NEAR = 3
 """Lines before a fence in which the path of its file may stand."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Import = ast.Import | ast.ImportFrom
 
 
 def render_files(files: Files) -> str:
@@ -213,7 +215,8 @@ def _parse_hunks(diff: str) -> list[tuple[str, str]]:
 def _replace_definitions(source: str, content: str) -> str | None:
     """Replace the definitions of a file by those of the same name in a source, which may also be the whole file anew.
 
-    A definition that the file does not have is put at its end, an import that it lacks behind its own. None if the source is no
+    It is the whole file if it names all that the file names, and is not definitions alone where the file has more. Otherwise a
+    definition that the file does not have is put at its end, an import that it lacks behind its own. None if the source is no
     Python, or repeats no definition of the file.
     """
     source = source.removeprefix(source.partition("\n")[0] + "\n") if source.startswith("FILE ") else source
@@ -223,8 +226,7 @@ def _replace_definitions(source: str, content: str) -> str | None:
     given = {node.name: _cut_definition(source, node) for node in tree.body if isinstance(node, Definition)}
     there = _walk_definitions(content)
     outer = {node.name for node in there if node.col_offset == 0}
-    is_bare = len(given) == len(tree.body)
-    if outer <= given.keys() and not (is_bare and _find_imports(content)):
+    if _is_whole(tree, parse_source(content)):
         return source
     if not given.keys() & {node.name for node in there}:
         return None
@@ -239,10 +241,33 @@ def _replace_definitions(source: str, content: str) -> str | None:
     return "\n".join([*lines, *(line for text in given.values() for line in ("", "", *text.splitlines()))]) + "\n"
 
 
+def _is_whole(given: ast.Module, there: ast.Module | None) -> bool:
+    """Whether a source can be a file anew: nothing that the file names, and no kind of its statements, would be lost."""
+    if there is None or not there.body:
+        return True
+    kept = _list_names(there) <= _list_names(given)
+    loses_imports = _has_other(there, Definition) and not _has_other(given, Definition)
+    loses_statements = _has_other(there, Definition | Import) and not _has_other(given, Definition | Import)
+    return kept and not loses_imports and not loses_statements
+
+
+def _has_other(tree: ast.Module, kinds: UnionType) -> bool:
+    """Whether a source has statements of other kinds."""
+    return not all(isinstance(node, kinds) for node in tree.body)
+
+
+def _list_names(tree: ast.Module) -> set[str]:
+    """List what a source defines and assigns at its top level."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    stored = (name for node in assigned for name in ast.walk(node) if isinstance(name, ast.Name))
+    names = {name.id for name in stored if isinstance(name.ctx, ast.Store)}
+    return names | {node.name for node in tree.body if isinstance(node, Definition)}
+
+
 def _find_imports(source: str) -> list[tuple[str, int]]:
     """Find the imports at the top level of a source: their texts, and the line that each ends with."""
     tree = parse_source(source)
-    nodes = [] if tree is None else [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    nodes = [] if tree is None else [node for node in tree.body if isinstance(node, Import)]
     return [(ast.unparse(node), node.end_lineno or node.lineno) for node in nodes]
 
 

@@ -13,6 +13,7 @@ import tokenize
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
@@ -24,6 +25,7 @@ Kind = Literal["deduction", "abduction", "induction"]
 KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
 ENTRY = "f"
 """What a Python function is called that somebody made up."""
+BRACKETS = ("([{", ")]}")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 PROGRAM = {"form": "program"}
 """What tells solvers that the answer is a program: `Problem.wants_program`."""
@@ -59,22 +61,34 @@ def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
 
 
 def rename_function(source: str, name: str) -> str | None:
-    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, if it is called from
-    within a string, or if the source cannot be read. A program of the tiny dialect has no name, and stays as it is."""
+    """Rename a function to `ENTRY` wherever its name stands; None if something else is called so already, if its name is also
+    that of an attribute or argument, if it is called from within a string, or if the source cannot be read. A program of the
+    tiny dialect has no name, and stays as it is."""
     if name in ("", ENTRY):
         return source
     try:
-        tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.NAME]
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError):
         return None
-    if any(token.string == ENTRY for token in tokens):
+    if any(token.type == tokenize.NAME and token.string == ENTRY for token in tokens) or _names_another(tokens, name):
         return None
     lines = source.split("\n")
-    for token in reversed([token for token in tokens if token.string == name]):
+    for token in reversed([token for token in tokens if token.type == tokenize.NAME and token.string == name]):
         row, column = token.start
         lines[row - 1] = lines[row - 1][:column] + ENTRY + lines[row - 1][column + len(name) :]
     renamed = "\n".join(lines)
     return None if f"{name}(" in renamed else renamed
+
+
+def _names_another(tokens: Sequence[tokenize.TokenInfo], name: str) -> bool:
+    """Whether a name is also that of an attribute, or of an argument with a value."""
+    depth, before = 0, ""
+    for token, behind in pairwise(tokens):
+        depth += (token.string in BRACKETS[0]) - (token.string in BRACKETS[1]) if token.type == tokenize.OP else 0
+        if token.type == tokenize.NAME and token.string == name and (before == "." or (depth and behind.string == "=")):
+            return True
+        before = token.string
+    return False
 
 
 def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:

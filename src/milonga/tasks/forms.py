@@ -34,6 +34,8 @@ SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System"}
 ASSISTANT = re.compile(r"\n\n(?:Assistant|ASSISTANT):[ \t]?")
 HUMAN = re.compile(r"\s*(?:Human|HUMAN|User|USER):[ \t]?")
 """Turns of a transcript in one text, as in Anthropic's HH."""
+UNLABELLED = ("give_up", "bad_problem")
+"""How labels of PRM800K end that do not judge a solution."""
 TEXTS = (".txt", ".md")
 """Ends of the names of text files."""
 MISSING = object()
@@ -87,7 +89,9 @@ class _Row:
 
     def get(self, name: str) -> Any:
         value = find_value(self.record, name)
-        if value is MISSING or value is None:
+        if value is None:
+            raise DataError(f"{self.where}: field '{name}' is null")
+        if value is MISSING:
             there = ", ".join(sorted(map(str, self.record)))
             raise DataError(f"{self.where}: field '{name}' is missing; the row has {there}: name it in task.fields")
         return value
@@ -195,11 +199,16 @@ def _parse_steps(row: _Row) -> tuple[tuple[str, bool], ...]:
 
 def _parse_prm800k(row: _Row) -> tuple[tuple[str, bool], ...]:
     """Parse the path that the labeller chose: neutral steps count as right, those that people wrote too. Where no completion
-    was chosen, the first wrong one ends it."""
+    was chosen, the first wrong one ends it. What the labeller gave up, or found to be no problem, says nothing of its steps."""
+    ended = find_value(row.record, "label.finish_reason")
+    if ended in UNLABELLED:
+        raise DataError(
+            f"{row.where}: field 'label.finish_reason' is '{ended}': the labels do not tell whether the steps are right"
+        )
     found: list[tuple[str, bool]] = []
     steps = row.get("label.steps")
     for step in steps if isinstance(steps, list) else ():
-        one = _choose_completion(step) if isinstance(step, Mapping) else None
+        one = _choose_completion(row, step) if isinstance(step, Mapping) else None
         if one is None:
             break
         found.append(one)
@@ -208,9 +217,12 @@ def _parse_prm800k(row: _Row) -> tuple[tuple[str, bool], ...]:
     return tuple((text, all(right for _, right in found[: number + 1])) for number, (text, _) in enumerate(found))
 
 
-def _choose_completion(step: Mapping[Any, Any]) -> tuple[str, bool] | None:
+def _choose_completion(row: _Row, step: Mapping[Any, Any]) -> tuple[str, bool] | None:
     """Choose the completion of a step that the solution goes on with; None if it ends before this step."""
-    rated = [_parse_rating(one) for one in step.get("completions") or ()]
+    completions = step.get("completions") or []
+    if not isinstance(completions, list):
+        raise DataError(f"{row.where}: field 'label.steps' has a step whose 'completions' are no list")
+    rated = [_parse_rating(one) for one in completions]
     chosen, human = step.get("chosen_completion"), step.get("human_completion")
     if isinstance(chosen, int) and 0 <= chosen < len(rated):
         return rated[chosen]
