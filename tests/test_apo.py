@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,9 @@ from milonga.context import Context, RunContext
 from milonga.credit import mark_best_rows, term_weights
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, compute_pair_loss
-from milonga.patterns.preference_pairs import align_pairs, assign_learner, make_human_pair, write_solution
+from milonga.patterns.preference_pairs import align_pairs, assign_learner, is_cut_prose, make_human_pair, write_solution
 from milonga.resolve import Plan, resolve
+from milonga.roles import StepSolver
 from milonga.runfolder.files import JsonLines
 from milonga.systems.apo.recipe import Apo
 from milonga.types import Rollouts, TrainBatch
@@ -178,6 +181,17 @@ def test_the_train_batch_of_the_reward_model() -> None:
             assert winner.correct == 1.0 and loser.correct == 0.0
             # Gold is written as the solver writes: nothing but the work tells them apart.
             assert winner.parsed.is_valid and winner.text.count("\n") == len(winner.parsed.value.steps)
+
+
+def test_an_own_answer_that_was_cut_does_not_lose_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plan(options={"drop_correct": False}, batch={"problems": 8, "rollouts": 4})
+    one = ctx(p)
+    own = Rollouts(replace(t, finish="length" if row % 4 else "eos") for row, t in enumerate(p.recipe.rollout(one)))
+    plain: Any = SimpleNamespace(role=lambda _: StepSolver("plain"))
+    monkeypatch.setattr("milonga.systems.apo.recipe.is_cut_prose", lambda _, t: is_cut_prose(plain, t))
+    (made,) = p.recipe.credit(one, own)
+    assert {t.target.id for t in made.rollouts} & names(own) == names(own[::4])
+    assert not any(is_cut_prose(one, t) for t in own), "the terse grammar has its own way"
 
 
 def test_right_own_answers_lose_only_if_asked_for() -> None:

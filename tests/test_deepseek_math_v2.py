@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import milonga
 from cases import TINY
 from helpers import PROPERTY
+from milonga.errors import ConfigError
 from milonga.randomness import keyed_rng
 from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
@@ -30,7 +32,7 @@ from milonga.systems.deepseek_math_v2.credit import (
     score_reward,
     verifier_reward,
 )
-from milonga.systems.deepseek_math_v2.labels import Finding, defect_metrics
+from milonga.systems.deepseek_math_v2.labels import Finding, audit_by_answers, defect_metrics, knows_flaws
 from milonga.systems.deepseek_math_v2.roles import (
     CLOSING,
     OPENING,
@@ -46,7 +48,7 @@ from milonga.systems.deepseek_math_v2.roles import (
 from milonga.systems.index import RECIPES
 from milonga.tasks import make_task
 from milonga.tasks.derivations import GAP, MISTAKE, find_flaws, score_from_flaws, write_derivation
-from milonga.types import Problem, Rollout
+from milonga.types import Grade, Problem, Rollout, Rollouts
 
 PROSE: tuple[Dialect, ...] = ("plain", "tagged")
 """The dialects of solutions whose analyses are written in prose."""
@@ -364,6 +366,13 @@ def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect
     assert not writer.parse(writer.write(["3+4=7"], "7")).is_valid  # without a self-analysis it earns nothing
 
 
+def test_only_the_last_opening_behind_the_thought_begins_the_analysis_of_a_proof() -> None:
+    draft, proof = "<think>\nEvaluation: not yet.\n</think>\n", "### Evaluation of the integral\n\nIt is 2.\n\nSo \\boxed{2}."
+    parsed = ProofWriter("plain").parse(f"{draft}{proof}\n\n**Self-Evaluation:**\nNo issues.\nOverall score: \\boxed{{1}}")
+    assert parsed.is_valid and parsed.value.body == draft + proof and parsed.value.analysis.value.score == 1.0
+    assert ProofWriter("plain").parse("<think>\nEvaluation: Overall score: \\boxed{1}").value.remarks == ""
+
+
 def test_a_meta_verifier_marks_the_remarks_of_an_analysis() -> None:
     proof = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "terse", "id")
     text = write_analysis("terse", [True] * 5, 1.0, [""] * 5)
@@ -448,6 +457,29 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
         ctx: Any = type("Phase", (), {"phase": "analysis"})
         rewards[meta] = p.recipe.compute_verifier_rewards(ctx, found, {})  # type: ignore[attr-defined]
     assert rewards == {"none": [1.0, 1.0], "oracle": [1.0, 0.0]}
+
+
+def test_the_exact_rubric_is_not_for_prose() -> None:
+    for dialect, exact in (("terse", True), ("tagged", True), ("plain", False)):
+        ctx: Any = SimpleNamespace(task=CHAIN, role=lambda _, dialect=dialect: ProofWriter(dialect))
+        assert knows_flaws(ctx) is exact
+    with pytest.raises(ConfigError, match="not for prose"):
+        resolve([{"recipe": "deepseek_math_v2", "dialect": "plain"}, settings(meta="oracle")])
+
+
+def test_a_proof_without_an_answer_is_not_among_the_wrong_ones() -> None:
+    texts = {"right": "It is \\boxed{22}.", "wrong": "It is \\boxed{9}.", "open": "It follows."}
+    graded = [(name, ProofWriter("plain").parse(text), Grade(name == "right")) for name, text in texts.items()]
+    proofs = Rollouts(
+        Rollout.from_text(name, "generator", PROBLEM, texts[name], parsed, grade) for name, parsed, grade in graded
+    )
+    scores = {"right": 1.0, "wrong": 0.0, "open": 1.0}
+    said = [(proof, write_analysis("plain", [True], scores[proof.id], [""])) for proof in proofs]
+    checks = Rollouts(make_analysis_rollout(p, text, parse_analysis("plain", text, 1), f"a/{p.id}") for p, text in said)
+    replies = {"generator": proofs, "verifier": checks, "meta_verifier": Rollouts([])}
+    ctx: Any = SimpleNamespace(ask=lambda agent, _: replies[agent], problems=lambda _: [])
+    found = audit_by_answers(ctx, 3, 0.5)
+    assert found["verifier/score_on_right"] == 1.0 and found["verifier/score_on_wrong"] == 0.0
 
 
 def as_verification(proof: Rollout, marks: list[bool]) -> Rollout:

@@ -45,9 +45,11 @@ QUICK = {
 MAE = {"answers": 2, "judgements": 2, "probe_judgements": 2, "audit": 2, "gate": 0.1}
 ASL = {"n_proposer": 1, "n_verifier": 1, "n_generator": 1, "attempts": 3, "self_checks": 1, "accept": 0.0, "audit": 2}
 STE = {"iters": 1, "collect": 1, "train": 1, "rows": 16, "measured": 2}
+ENDING = {"max_tokens": 60}
+"""Room for most answers to end: those that are cut make no pair."""
 RUNS: list[tuple[str, dict[str, Any], int, str]] = [
-    ("self_rewarding", {"options": {"gradings": 2}}, 1, "generator"),
-    ("self_rewarding", {"options": {"gradings": 2, "prompts": "proposed"}}, 1, "generator"),
+    ("self_rewarding", {"options": {"gradings": 2}, "sampling": ENDING}, 1, "generator"),
+    ("self_rewarding", {"options": {"gradings": 2, "prompts": "proposed"}, "sampling": ENDING}, 1, "generator"),
     ("multi_agent_evolve", {"options": MAE}, 2, "generator"),
     ("asl", {"options": ASL}, 2, "generator"),
     ("self_taught_evaluators", {"options": STE}, 3, "judge"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -24,9 +25,11 @@ from milonga.evals.evaluate import score_vote
 from milonga.patterns.value_head import NAN, Labelled, build_value_rows
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
+from milonga.roles import StepSolver
 from milonga.roles.scorer import StepScorer, aggregate_scores
 from milonga.systems.lets_verify.recipe import LetsVerify
-from milonga.types import Grade, Parsed, Rollouts, Solution, TrainBatch
+from milonga.tasks import make_task
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, TrainBatch
 from test_resume import assert_same, die, finish, whole
 
 ALL = {"label_budget": 4}
@@ -98,6 +101,16 @@ def test_what_comes_after_the_first_error_is_learned_only_without_the_mask(stop:
         solution.grade = Grade(solution.grade.correct, kept + after)
         changed += len(after)
     assert changed and same_targets(before, train_batch_of(p, ctx(p), rollouts)) == stop
+
+
+def test_steps_of_a_file_after_the_first_error_are_never_learned(tmp_path: Path) -> None:
+    rows = [{"problem": f"{n} + 1?", "steps": ["One.", "Two.", "Three."], "label": 0} for n in range(40)]
+    (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = make_task({"name": "jsonl", "path": str(tmp_path / "steps.jsonl"), "form": "steps"})
+    plan().recipe.check(task)
+    plan(stop_at_error=False).recipe.check(plan().task)
+    with pytest.raises(ConfigError, match="after the first error"):
+        plan(stop_at_error=False).recipe.check(task)
 
 
 def test_outcome_labels_stand_at_the_last_token_and_know_nothing_of_steps() -> None:
@@ -263,6 +276,16 @@ def test_labels_survive_json() -> None:
         back = Labelled.from_json(Labelled(solution, labels, end).to_json(), solver, 0)
         assert np.array_equal(back.steps, labels, equal_nan=True) and np.array_equal(back.end, end, equal_nan=True)
         assert back.solution.text == solution.text and back.solution.problem.text == solution.problem.text
+
+
+@pytest.mark.parametrize("data", [{}, {"form": "open"}, {"form": "program"}, {"reply": "Yes."}])
+def test_a_solution_that_comes_back_has_the_prompt_that_it_had(data: dict[str, str]) -> None:
+    solver, problem = StepSolver("plain"), Problem("p", "How many?", "3", data | {"worked": "1 + 2"})
+    solution = Rollout.from_text("s", "generator", problem, "It is \\boxed{3}.", solver.parse("It is \\boxed{3}."))
+    kept = Labelled(solution, [1.0]).to_json()
+    again = Labelled.from_json(json.loads(json.dumps(kept)), solver, 0).solution
+    assert solver.prompt(again.problem) == solver.prompt(problem)
+    assert {"problem", "text", "solution", "finish", "labels"} | set(data) == set(kept)
 
 
 def test_a_run_that_is_killed_ends_in_the_same_bits(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import select_best_solutions
+from milonga.patterns.value_head import Labelled
 from milonga.resolve import Plan, resolve
-from milonga.roles import Dialect, StepScorer, StepSolver
+from milonga.roles import Dialect, ProgramSolver, StepScorer, StepSolver
 from milonga.runfolder.files import JsonLines
-from milonga.systems.rstar_math.data import corrupt_keys, harvest_tree, is_held_out, make_pair_rows
+from milonga.systems.rstar_math.data import corrupt_keys, harvest_tree, is_held_out, make_pair_rows, make_value_rows
 from milonga.systems.rstar_math.recipe import RstarMath
 from milonga.systems.rstar_math.search import (
     Search,
@@ -44,7 +47,7 @@ from milonga.systems.rstar_math.trees import (
     uct,
 )
 from milonga.text import edit_distance
-from milonga.types import Rollouts, TrainBatch
+from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 
 def node(step: str, *children: Node, end: float | None = None) -> Node:
@@ -377,6 +380,7 @@ def test_pairs_end_with_the_step_they_are_about_and_those_of_a_node_weigh_one() 
     (train_batch,) = train_batches(p, "learn", "verifier")
     assert train_batch.weights is not None and train_batch.labels is not None
     kept = [t for t in recipe.state["searched"] if not is_held_out(t)]
+    assert all(set(t) == {"index", "problem", "text", "solutions", "pairs"} for t in kept)
     count = sum(len(t["pairs"]) for t in kept)
     assert len(train_batch.rollouts) == 2 * count > 4 and train_batch.labels == [1.0, 0.0] * count
     rows, weights, whys = make_pair_rows(ctx(p), [*kept, *kept])
@@ -405,6 +409,25 @@ def test_the_other_scorers_learn_the_q_of_each_step_or_the_answer_alone(preset: 
         expected = [float(right)] if preset == "value_bce" else [(q + 1) / 2 for q in qs]
         assert asked == pytest.approx(expected)
     assert p.roles["verifier"].aggregate == ("last" if preset == "value_bce" else "min")  # type: ignore[attr-defined]
+
+
+def test_the_q_of_a_node_stands_at_each_of_its_steps_after_the_prompt_that_was_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first node has two steps, since a line of spaces parts paragraphs and stops no sample."""
+    problem, solver = Problem("p", "How many?", "9", {"form": "open", "worked": "no"}), ProgramSolver("plain")
+    texts = ["", "One.\n \nTwo.\n\n", "One.\n \nTwo.\n\nThree.\n\n", "One.\n \nTwo.\n\nThree.\n\nSo \\boxed{9}."]
+    path = [Node(Rollout.from_text(text, "generator", problem, text, solver.parse(text)), text) for text in texts]
+    for parent, child, depth, q in zip(path, path[1:], (2, 3, 3), (-0.5, 0.0, 1.0), strict=False):
+        parent.children, child.depth, child.visits, child.total, child.rights = [child], depth, 1, q, 1
+    path[-1].end = 1.0
+    tree = json.loads(json.dumps(harvest_tree(path[0], 0, 0.5, 1)))
+    assert tree["spans"] == [[2, 1]] and tree["form"] == "open" and "worked" not in tree
+    monkeypatch.setattr("milonga.systems.rstar_math.data.build_value_rows", lambda _, labelled: labelled)
+    one: Any = SimpleNamespace(role=lambda _: solver)
+    (row,) = make_value_rows(one, [tree], of_outcomes=False)
+    assert isinstance(row, Labelled) and row.steps == [0.25, 0.25, 0.5, 1.0] and row.end == 1.0
+    assert solver.prompt(row.solution.problem) == solver.prompt(problem)
 
 
 def test_the_preference_model_guides_only_when_it_is_time_and_it_is_good_enough() -> None:

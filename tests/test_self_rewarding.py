@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from helpers import GRAMMARS, PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import select_best_worst
+from milonga.errors import ConfigError
 from milonga.patterns.preference_pairs import BEFORE
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepSolver
@@ -178,6 +181,26 @@ def test_the_best_by_own_points_wins_and_the_reason_says_so() -> None:
         assert winner.length > 0 and winner.origin == "given"
     assert {kept.reason for kept in one.preferences.kept} == {"3 points against 0"}
     assert made.notes["score"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("dialect", ["plain", "terse"])
+def test_an_answer_in_prose_that_was_cut_is_in_no_pair(dialect: Dialect) -> None:
+    p = plan()
+    one = ctx(p)
+    answers = p.recipe.rollout(one).of("generator")
+    answers = Rollouts(replace(t, finish="length" if row % 4 in (0, 3) else "eos") for row, t in enumerate(answers))
+    one.run.roles["generator"] = StepSolver(dialect)  # type: ignore[index]
+    made = p.recipe.credit(one, Rollouts([*answers, *graded(answers, [[row % 4] for row in range(len(answers))])]))
+    ranks = {t.id: row % 4 for row, t in enumerate(answers)}
+    assert {ranks[t.id] for one in made for t in one.rollouts} == ({1, 2} if dialect == "plain" else {0, 3})
+
+
+@pytest.mark.parametrize("dialect", GRAMMARS)
+def test_graded_answers_of_a_file_are_refused_outside_prose(dialect: Dialect, tmp_path: Path) -> None:
+    path = tmp_path / "graded.jsonl"
+    path.write_text(json.dumps({"question": "Why?", "response": "So.", "score": 3, "grading": "It is short."}))
+    with pytest.raises(ConfigError, match=f"options.seed_path is for gradings in prose.*'{dialect}'"):
+        plan(options={"seed_path": str(path), "seed_turns": 2}, dialect=dialect)
 
 
 def test_an_oracle_needs_no_gradings_and_is_always_right() -> None:

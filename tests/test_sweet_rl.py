@@ -483,8 +483,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_file_of_requests_and_references_trains_critic_and_actor(tmp_path: Path, texts: str) -> None:
     """A random model is all three: likeness to the reference makes pairs, and both learn in turn; the simulator does not."""
-    fields = {"question": "problem", "answer": "", "solution": "reference"}
-    p = simulated(tmp_path, {"name": "jsonl", "path": texts, "fields": fields})
+    fields = {"question": "problem", "solution": "reference"}
+    p = simulated(tmp_path, {"name": "jsonl", "path": texts, "fields": fields, "open": True})
     assert set(p.policies) == {"generator", "critic", "simulator"} and p.config.dialect == "plain"
     with RunFolder(tmp_path / "run", 1) as opened, LiveView("", None, quiet=True) as view:
         loop = Loop(p, make_engine(p), opened, view)
@@ -501,6 +501,7 @@ def test_a_file_of_requests_and_references_trains_critic_and_actor(tmp_path: Pat
     assert [row["learner"] for row in rows] == ["critic", "generator"]
     assert moved == {"generator": True, "critic": True, "simulator": False}
     assert rows[0]["rollouts/simulator/invalid_rate"] < 1
+    assert rows[0]["rollouts/generator/invalid_rate"] < 0.5, "a text is handed in without a box"
     assert rows[0]["credit/critic/pairs"] >= 1 and rows[1]["credit/generator/pairs"] >= 1
     assert rows[1]["credit/generator/asked_chosen"] <= 1.0 and 0 < found["eval/generator/outcome"] < 1
     assert found["eval/generator/success"] is None and found["eval/generator/questions"] > 0

@@ -75,6 +75,12 @@ def to_given_rollout(rollout: Rollout) -> Rollout:
     return replace(rollout, segments=segments, origin="given", temperature=1.0)
 
 
+def is_cut_prose(ctx: Context, answer: Rollout) -> bool:
+    """Whether an answer of the generator in prose was cut at the limit: in a pair its missing end would be all that is learned.
+    In the terse grammar a cut answer cannot be parsed, and loses for that."""
+    return answer.finish == "length" and ctx.role("generator").dialect != "terse"
+
+
 def pair_best(kind: str, rollouts: Rollouts, scores: Sequence[float]) -> list[Pair]:
     """Pair the best rollout of each problem, the first of equals, with each that has a lower score."""
     out: list[Pair] = []

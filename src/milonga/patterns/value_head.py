@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +24,13 @@ from milonga.schedule import Schedule, always
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 NAN = float("nan")
+PROMPTED = ("form", "reply")
+"""What a solver's prompt depends on in a problem's data."""
+
+
+def pick_prompt_data(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick what a prompt depends on out of a problem's data, or of the row that was kept of it; mostly there is nothing."""
+    return {key: source[key] for key in PROMPTED if key in source}
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,13 @@ class Labelled:
     def to_json(self) -> dict[str, Any]:
         problem, finish = self.solution.problem, self.solution.finish
         known = [None if math.isnan(x) else x for x in (*self.steps, self.end)]
-        return {"problem": problem.id, "text": problem.text, "solution": self.solution.text, "finish": finish, "labels": known}
+        asked = {"problem": problem.id, "text": problem.text, **pick_prompt_data(problem.data)}
+        return {**asked, "solution": self.solution.text, "finish": finish, "labels": known}
 
     @classmethod
     def from_json(cls, kept: dict[str, Any], solver: StepSolver, number: int) -> Labelled:
         *steps, end = [NAN if x is None else float(x) for x in kept["labels"]]
-        problem = Problem(kept["problem"], kept["text"], "")
+        problem = Problem(kept["problem"], kept["text"], "", pick_prompt_data(kept))
         again = Rollout.from_text(f"again/{number}", "generator", problem, kept["solution"], solver.parse(kept["solution"]))
         return cls(replace(again, finish=kept["finish"]), steps, end)
 

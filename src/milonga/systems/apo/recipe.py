@@ -18,7 +18,15 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import mark_best_rows, term_weights
 from milonga.evals.metrics import mean, order_accuracy
-from milonga.patterns.preference_pairs import Pair, Weak, align_pairs, assign_learner, make_human_pair, write_solution
+from milonga.patterns.preference_pairs import (
+    Pair,
+    Weak,
+    align_pairs,
+    assign_learner,
+    is_cut_prose,
+    make_human_pair,
+    write_solution,
+)
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.schedule import Action, Phase, Schedule
@@ -131,7 +139,8 @@ class Apo(Recipe):
             pairs += [
                 ("own", gold, t)
                 for t in losing
-                if (gold := self.make_gold_solution(ctx, t.problem, human[t.problem.id])) is not None
+                if not is_cut_prose(ctx, t)
+                and (gold := self.make_gold_solution(ctx, t.problem, human[t.problem.id])) is not None
             ]
         sides = [side for _, winner, loser in pairs for side in (winner, loser)]
         rows, kept = align_pairs(ctx.write("verifier", sides, [t.text for t in sides]), pairs)

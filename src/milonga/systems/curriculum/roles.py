@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from milonga.roles.base import ROLES, Role
-from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.prose import skip_thought
 from milonga.tasks.answers import find_last_box
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
@@ -78,18 +78,16 @@ class Chooser(Role):
 
 
 def parse_plain_choice(text: str) -> Parsed:
-    """Parse the level that a text in words names: of a line that is nothing but a level, in a box, the last one that is called
+    """Parse the level that a text in words names: of a line that is nothing but a level, in a box, the only one that is called
     a level, or the only number. A thought before it does not count."""
-    thought = find_thought(text)
-    said = text if thought is None else text[thought[1] :].removeprefix(CLOSE)
+    said = skip_thought(text)
     lines = [line for line in said.splitlines() if line.strip()]
     bare = [alone for line in lines if (alone := BARE.fullmatch(line))]
     if bare:
         return Parsed(Choice(int(bare[0][1])), 1.0 if len(lines) == 1 else LOOSE_FORMAT)
     boxed = NUMBER.findall(find_last_box(said) or "")
-    numbers = set(NUMBER.findall(said))
-    found = boxed[-1:] or NAMED.findall(said)[-1:] or (list(numbers) if len(numbers) == 1 else [])
-    return Parsed(Choice(int(found[0])), LOOSE_FORMAT) if found else Parsed(Choice(None), 0.0, "not one level")
+    found = boxed[-1:] or list(set(NAMED.findall(said)) or set(NUMBER.findall(said)))
+    return Parsed(Choice(int(found[0])), LOOSE_FORMAT) if len(found) == 1 else Parsed(Choice(None), 0.0, "not one level")
 
 
 def spell_rates(state: str) -> str:

@@ -46,6 +46,12 @@ def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
     return out
 
 
+def knows_flaws(ctx: Context) -> bool:
+    """Whether the flaws of the generator's proofs are known exactly: the rubric is about steps in the task's own form, not
+    about prose."""
+    return is_exact(ctx.task) and ctx.role("generator").dialect != "plain"
+
+
 def has_wrong_answer(proof: Rollout) -> bool:
     """Whether a proof gives an answer, in a box, that is wrong; without a box it may still be right."""
     return proof.correct == 0.0 and bool(proof.solution.answer)
@@ -59,7 +65,7 @@ def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, 
     """
     n, m, k = votes
     sampled = ctx.ask("generator", problems)
-    wrong = {} if is_exact(ctx.task) else {proof.id: proof for proof in sampled if has_wrong_answer(proof)}
+    wrong = {} if knows_flaws(ctx) else {proof.id: proof for proof in sampled if has_wrong_answer(proof)}
     proofs = sampled.select(lambda proof: proof.id not in wrong)
     analyses = filter_readable(ctx.ask("verifier", proofs, n))
     judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: get_score(a) < 1), m))
@@ -164,7 +170,8 @@ def audit_by_answers(ctx: Context, count: int, confirm_at: float) -> dict[str, f
     checks = ctx.ask("verifier", proofs)
     given, found = mean_scores(checks), filter_readable(checks).select(lambda check: get_score(check) < 1)
     judged, wrong = mean_scores(ctx.ask("meta_verifier", found)), filter_readable(proofs).select(has_wrong_answer)
-    by_answer = [mean([given[p.id] for p in proofs if p.id in given and p.correct == right]) for right in (1.0, 0.0)]
+    read = proofs.select(lambda proof: proof.id in given)
+    by_answer = [mean([given[p.id] for p in read if of(p)]) for of in (lambda p: p.correct == 1.0, has_wrong_answer)]
     rates = (mean([not check.parsed.is_valid for check in checks]), mean([score >= confirm_at for score in judged.values()]))
     claims = mean([proof.parsed.get(Proof).analysis.get(Analysis).score == 1 for proof in wrong])
     return dict(zip(ANSWERED, (*by_answer, *rates), strict=True)) | {"generator/over_claim": claims}

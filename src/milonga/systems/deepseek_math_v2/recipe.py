@@ -20,6 +20,7 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
+from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.systems.deepseek_math_v2.credit import MetaMode, generator_reward, score_reward, verifier_reward
 from milonga.systems.deepseek_math_v2.labels import (
@@ -29,6 +30,7 @@ from milonga.systems.deepseek_math_v2.labels import (
     audit_by_answers,
     filter_readable,
     get_score,
+    knows_flaws,
     label_by_votes,
     make_graded_proofs,
     mean_scores,
@@ -116,6 +118,13 @@ class DeepSeekMathV2(Recipe):
                 "options.meta=learned"
             )
 
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        if dialect == "plain" and self.options.meta == "oracle":
+            raise ConfigError(
+                "options.meta = 'oracle' is for proofs in the task's own form, not for prose; set it to 'learned'"
+            )
+        return super().roles(dialect)
+
     def schedule(self) -> Schedule:
         o, p = self.options, self.policies
         gate = Gate("eval/verifier/defect_recall", o.recall_gate) if o.recall_gate else None
@@ -159,7 +168,7 @@ class DeepSeekMathV2(Recipe):
         """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
         problems, o = ctx.problems(), self.options
         own = round(o.auto_share * len(problems)) if ctx.learner == "verifier" and self.state.get("iterated") else 0
-        if not is_exact(ctx.task):
+        if not knows_flaws(ctx):
             if ctx.learner == "meta_verifier":
                 return ctx.ask("generator", problems)  # for judgements of its analyses no label is needed
             own = len(problems)
@@ -183,7 +192,7 @@ class DeepSeekMathV2(Recipe):
             return [self.credit_agent(ctx, "generator", proofs, rewards, proofs.problem_ids, sources)]
         often = Counter(judged.target_ids)
         learned = judged.select(lambda judgement: often[judgement.target.id] > 1)
-        exact = is_exact(ctx.task)
+        exact = knows_flaws(ctx)
         true = {t.id: true_quality(t) for t in learned.targets} if exact else vote_qualities(learned)
         known = [compute_score_reward(judgement, true.get(judgement.target.id, float("nan"))) for judgement in learned]
         by = "steps" if exact else "votes"
@@ -236,7 +245,7 @@ class DeepSeekMathV2(Recipe):
         return out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
-        if is_exact(ctx.task):
+        if knows_flaws(ctx):
             found = audit(ctx, self.options.audit, generator=self.options.n_generator > 0)
         else:
             found = audit_by_answers(ctx, self.options.audit, self.options.confirm_at)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import find_thought, read_level
+from milonga.roles.prose import find_thought, find_thought_end, read_level
 from milonga.roles.solver import NO_STEPS, StepSolver
 from milonga.roles.templates import load_packaged_prompt
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
@@ -23,7 +23,7 @@ from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solutio
 OPENING, CLOSING = "Evaluation:", "Overall score:"
 """The fixed phrases of analyses in prose: prompt, reward and parser all take them from here."""
 PHRASES = {"opening": OPENING, "closing": CLOSING}
-SEAM = re.compile(r"^\W{0,6}(?:self[- ])?evaluation\b", re.IGNORECASE | re.MULTILINE)
+SEAM = re.compile(r"^\W{0,6}(?:self[- ])?evaluation(?:\W{0,4}:|[^\w\n]{0,4}$)", re.IGNORECASE | re.MULTILINE)
 ISSUE = re.compile(r"^\W{0,6}(?:issue|defect|flaw|gap)\b(?!\W{0,4}(?:none|no|n/a)\b)[^\n]*", re.IGNORECASE | re.MULTILINE)
 PLACE = re.compile(r"\bstep\W{0,3}(\d{1,3})\b", re.IGNORECASE)
 """The beginning of a self-analysis; a line that names an issue; and the step that it names."""
@@ -112,6 +112,11 @@ def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
     )
 
 
+def find_seam(text: str) -> re.Match[str] | None:
+    """Find where the self-analysis of a proof in prose begins: at the last opening behind the thought."""
+    return max(SEAM.finditer(text, find_thought_end(text)), key=re.Match.start, default=None)
+
+
 def _get_proof_body(proof: Rollout) -> str:
     """Return the proof as other agents see it: without the self-analysis."""
     return proof.parsed.value.body if isinstance(proof.parsed.value, Proof) else proof.text
@@ -141,7 +146,7 @@ class ProofWriter(StepSolver):
         return load_packaged_prompt(self.name, PACKAGE).render({"problem": problem.text}, **PHRASES)
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
-        seam = re.search("\n!", text) if self.dialect == "terse" else SEAM.search(text)
+        seam = re.search("\n!", text) if self.dialect == "terse" else find_seam(text)
         body, rest = (text[: seam.start()].rstrip("\n"), text[seam.start() :]) if seam else (text, "")
         solution, remarks = super().parse(body), rest.removeprefix("\n!")
         value = solution.get(Solution)

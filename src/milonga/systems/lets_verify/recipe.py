@@ -13,6 +13,7 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import select_convincing_wrong
+from milonga.errors import ConfigError
 from milonga.evals.bench import write_labelled
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles import StepSolver
@@ -50,6 +51,11 @@ class LetsVerify(Scoring):
     @property
     def needs(self) -> Set[Capability]:
         return {LABELS} if self.options.labels == "process" else {ANSWERS}
+
+    def check(self, task: Task) -> None:
+        """Refuse to learn what nobody labelled: the labels of a file are known up to the first error."""
+        if not self.options.stop_at_error and self.uses_labelled_file(task):
+            raise ConfigError("options.stop_at_error=false: in a file no step is labelled after the first error; leave it out")
 
     def uses_labelled_file(self, task: Task) -> bool:
         """Whether labels come with the task's problems: then nothing is sampled to be labelled."""

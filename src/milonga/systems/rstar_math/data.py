@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from milonga.context import Context
 from milonga.patterns.preference_pairs import Pair, align_pairs
-from milonga.patterns.value_head import Labelled, build_value_rows
+from milonga.patterns.value_head import Labelled, build_value_rows, pick_prompt_data
 from milonga.randomness import key64
 from milonga.systems.rstar_math.trees import Node, collect_step_pairs, iterate_paths
 from milonga.types import Floats, Problem, Rollout, Rollouts
@@ -29,17 +30,20 @@ def corrupt_keys(ctx: Context, problems: list[Problem], share: float) -> list[Pr
 def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
     """Convert a tree to plain data: its complete solutions with the q of their steps, and its step pairs with the reason.
 
-    `index` finds the problem again.
+    `index` finds the problem again. `spans`, where any exceeds 1: the steps of each node of a solution before its end.
     """
     found = [way[1:] for way in iterate_paths(root) if way[-1].is_answered]
-    pairs = collect_step_pairs(root, margin, edits)
-    return {
+    pairs, problem = collect_step_pairs(root, margin, edits), root.rollout.problem
+    spans = [[b.depth - a.depth for a, b in pairwise([root, *way[:-1]])] for way in found]
+    tree = {
         "index": index,
-        "problem": root.rollout.problem.id,
-        "text": root.rollout.problem.text,
+        "problem": problem.id,
+        "text": problem.text,
+        **pick_prompt_data(problem.data),
         "solutions": [[way[-1].rollout.text, way[-1].right, [node.q for node in way]] for way in found],
         "pairs": [[pair.winner.rollout.text, pair.loser.rollout.text, pair.weight, pair.reason] for pair in pairs],
     }
+    return tree | ({"spans": spans} if any(span > 1 for way in spans for span in way) else {})
 
 
 def is_held_out(tree: Harvest) -> bool:
@@ -57,9 +61,8 @@ def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, li
     pairs: list[Pair] = []
     for number, ((_, won, lost), (tree, _, _)) in enumerate(found.items()):
         name = f"{tree['problem']}/{number}"
-        pairs.append(
-            (name, _rebuild_solution(ctx, tree, won, f"{name}/won"), _rebuild_solution(ctx, tree, lost, f"{name}/lost"))
-        )
+        winner, loser = (_rebuild_solution(ctx, tree, *one) for one in ((won, f"{name}/won"), (lost, f"{name}/lost")))
+        pairs.append((name, winner, loser))
     sides = [one for _, *both in pairs for one in both]
     rows, kept = align_pairs(ctx.write("verifier", sides, [one.text for one in sides]), pairs)
     details = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
@@ -74,7 +77,9 @@ def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -
     labelled = []
     for tree in trees:
         for number, (text, right, qs) in enumerate(tree["solutions"]):
-            *steps, end = [(q + 1) / 2 for q in qs]
+            *nodes, end = [(q + 1) / 2 for q in qs]
+            spans = tree["spans"][number] if "spans" in tree else [1] * len(nodes)
+            steps = [q for q, span in zip(nodes, spans, strict=True) for _ in range(span)]
             solution = _rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
             steps += [end] * (len(solution.solution.steps) - len(steps))  # in prose the answer stands in a step of its own
             labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
@@ -83,7 +88,7 @@ def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -
 
 def _rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
     """Rebuild a solution, or a prefix of one, from its text. A prefix has finish "length"."""
-    parsed = ctx.role("generator").parse(text, None)
-    rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)
+    problem = Problem(tree["problem"], tree["text"], "", pick_prompt_data(tree))
+    rollout = Rollout.from_text(id, "generator", problem, text, ctx.role("generator").parse(text, None))
     is_whole = any(text == solution for solution, _, _ in tree["solutions"])
     return replace(rollout, finish="eos" if is_whole else "length")

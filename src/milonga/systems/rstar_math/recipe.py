@@ -147,8 +147,7 @@ class RstarMath(Recipe):
         o, state = self.options, self.state
         if state["learned"]:
             state |= {"round": state["round"] + 1, "searched": [], "learned": False}
-        first = ctx.start + ctx.drawn
-        problems = ctx.problems()
+        first, problems = ctx.start + ctx.drawn, ctx.problems()
         places = {problem.id: first + number for number, problem in enumerate(problems)}
         late = state["round"] >= o.guided
         search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
@@ -156,9 +155,8 @@ class RstarMath(Recipe):
         run_simulations(ctx, roots, self.group_size, search)
         if late and o.more:
             run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
-        state["searched"] = state["searched"] + [
-            harvest_tree(r, places[r.rollout.problem.id], o.margin, o.edits) for r in roots
-        ]
+        trees = [harvest_tree(root, places[root.rollout.problem.id], o.margin, o.edits) for root in roots]
+        state["searched"] = state["searched"] + trees
         return Rollouts(way[-1].rollout for root in roots for way in iterate_paths(root))
 
     def make_search(self, ctx: Context, guided: bool, blind: bool = False) -> Search:
@@ -175,8 +173,7 @@ class RstarMath(Recipe):
 
     def credit_policy(self, ctx: Context, solutions: Rollouts) -> TrainBatch:
         """Cross-entropy on the best right solutions of each problem; the others weigh nothing."""
-        trees = self.state["searched"]
-        o = self.options
+        trees, o = self.state["searched"], self.options
         rng = ctx.rng("pick") if o.pick == "random" else None
         chosen_of = {t["problem"]: select_best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
         chosen = [float(t.text in chosen_of[t.problem.id]) for t in solutions]

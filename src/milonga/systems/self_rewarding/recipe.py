@@ -19,7 +19,7 @@ from milonga.credit.selection import PairRule
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
-from milonga.patterns.preference_pairs import BEFORE, Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.patterns.preference_pairs import BEFORE, Pair, is_cut_prose, make_pair_batch, record_pairs, to_given_rollout
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.roles.proposer import QuestionWriter
@@ -130,6 +130,8 @@ class SelfRewarding(Recipe):
             self.seed_examples = read_graded(self.options.seed_path, MOST)
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
+        if self.options.seed_path is not None and dialect != "plain":
+            raise ConfigError(f"options.seed_path is for gradings in prose (dialect plain), not for the dialect '{dialect}'")
         made: dict[str, Role] = {"generator": StepSolver(dialect), "verifier": Grader(dialect, self.options.seed_noise)}
         if self.options.prompts == "task":
             return made
@@ -167,7 +169,8 @@ class SelfRewarding(Recipe):
         answers = rollouts.of("generator")
         scores = self.score_answers(answers, rollouts.of("verifier"))
         sizes = [float(len(t.text)) for t in answers]
-        chosen = select_best_worst(scores, sizes, answers.problem_ids, self.options.pair_rule, self.options.min_margin)
+        whole = np.where([is_cut_prose(ctx, t) for t in answers], np.nan, scores)
+        chosen = select_best_worst(whole, sizes, answers.problem_ids, self.options.pair_rule, self.options.min_margin)
         candidates: list[Pair] = [
             (
                 f"{scores[best]:.3g} points against {scores[worst]:.3g}",
