@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -68,3 +69,18 @@ def make_rollout(
 def make_rollouts(lengths: Sequence[int], prompt_len: int = 2) -> Rollouts:
     """One rollout without steps for each completion length."""
     return Rollouts(make_rollout(prompt_len, length, id=f"t{i}") for i, length in enumerate(lengths))
+
+
+def check_growth(read: Callable[[str], object], piece: str, before: str = "") -> None:
+    """Check that the time of a reader grows with the text and no faster. Ten times the text may take ten times as long; forty
+    leaves room for a busy machine, a quadratic reader takes a hundred. Time of the processor, and not of the clock."""
+
+    def measure(times: int) -> float:
+        text, best = before + piece * times, float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            read(text)
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert measure(10_000) < 40 * max(measure(1_000), 2e-3)
