@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 import time
@@ -601,9 +602,8 @@ OTHERS = [
     ("qwen_prm", "judge"),
     ("search_self_play", "reader"),
     ("self_taught_evaluators", "generator"),
-    ("aprm", "generator"),
 ]
-SOMETIMES = [("maporl", "partner"), ("cure", "tester")]
+SOMETIMES = [("maporl", "partner"), ("cure", "tester"), ("aprm", "generator")]
 """Some of those that need options for it."""
 
 
@@ -644,11 +644,26 @@ def test_agents_that_write_prose_may_be_behind_an_endpoint(
     assert not (tmp_path / "run" / "models" / agent).exists()
 
 
+def test_an_annotator_behind_an_endpoint_sees_the_reference(tmp_path: Path) -> None:
+    task = {"name": "jsonl", "path": write_questions(tmp_path / "questions.jsonl")}
+    with serving(lambda body, number: said("I have looked at it.\n\nVerdict: No")) as server:
+        seats = {"generator": {"model": phrase_model(tmp_path)}, "annotator": {"model": server.model}}
+        own = {"task": task, "binding": "own", "policies": seats, "options": {"rationales": 2}, "lr": 1e-3, "probe": "off"}
+        quick = {"batch": {"problems": 3, "rollouts": 4}, "sampling": {"max_tokens": 60}, "eval": TINY["eval"]}
+        package.run("genrm", turns=1, out=tmp_path / "run", settings=own | quick, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    shown = [body["messages"][0]["content"] for body in server.bodies]
+    numbers = [re.search(r"Ana has (\d+) apples", text) for text in shown]
+    assert shown and all(one and f"answer: {2 * int(one[1])}" in text for one, text in zip(numbers, shown, strict=True))
+    assert "learn/annotator/steps" not in rows[1] and not (tmp_path / "run" / "models" / "annotator").exists()
+
+
 def test_every_agent_that_is_inference_only_was_tried() -> None:
     declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).inference_only}
     assert declared == {
         ("frozen", "verifier"),
         ("sweet_rl", "simulator"),
+        ("genrm", "annotator"),
         *OTHERS,
         *((recipe, agent) for recipe, agent, _ in IN_PROSE),
     }

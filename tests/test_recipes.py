@@ -330,6 +330,11 @@ def test_prompts_hold_the_reference_answer_only_where_the_solution_does(role: st
         agent = ROLES.get(role)(dialect)
         return "".join(part.text for part in agent.prompt(problem, solution if agent.judges else None))
 
+    if role == "meta_verifier":
+        pytest.skip("it judges an analysis, not a solution: what it sees is in tests/test_deepseek_math_v2.py")
+    if role == "annotator":
+        assert prompt("7").count("SECRET") == prompt("7").count("SECRET-ANSWER") == 1, "it is shown the reference alone"
+        return
     assert "SECRET" not in prompt("7")
     shown = ROLES.get(role).judges and ROLES.get(role).kind == "generative"  # a scorer reads the solution behind its prompt
     assert ("SECRET-ANSWER" in prompt("SECRET-ANSWER")) == shown

@@ -415,13 +415,22 @@ HALVES = (".5", ".5.", "1/2", "1/2.", "\\frac{1}{2}")
 
 def read_level(text: str, levels: Sequence[float]) -> float | None:
     """Read the score that a judgement in prose ends in, one of a few levels: what is called the overall or final score, or else
-    a score, or else stands in the last box. None if it is no level, or if two of them differ. A thought has none."""
+    a score, or else stands in the last box; with it, the boxes behind it on its line. None if it is no level, or if two of
+    them differ. A thought has none."""
     start = find_thought_end(text)
-    named, boxed = NAMED_LEVEL.findall(text, start), BOXED_LEVEL.findall(text, start)
-    said = {number for whole, number in named if whole} or {number for _, number in named} or set(boxed[-1:])
+    named, boxed = list(NAMED_LEVEL.finditer(text, start)), list(BOXED_LEVEL.finditer(text, start))
+    chosen = [match for match in named if match[1]] or named or boxed[-2:]
+    said = {number for match in chosen for number in (match[match.lastindex or 0], *_find_boxes_behind(text, match))}
+    if not named and len(boxed) > 1 and "\n" in text[boxed[-2].end() : boxed[-1].start()]:
+        said = {boxed[-1][1]}  # boxes on lines of their own: the last counts
     written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | dict.fromkeys(HALVES, 0.5)
     found = {written.get(number) for number in said}
     return next(iter(found)) if len(found) == 1 else None
+
+
+def _find_boxes_behind(text: str, match: re.Match[str]) -> list[str]:
+    """Find the numbers in boxes that follow a score on its line: who gives two has given none."""
+    return BOXED_LEVEL.findall(text[match.end() : match.end() + NEAR].partition("\n")[0])
 
 
 CALLED_STEP = r"(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version)"
