@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from milonga.context import Context
@@ -34,7 +33,7 @@ def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
     """
     found = [way[1:] for way in iterate_paths(root) if way[-1].is_answered]
     pairs, problem = collect_step_pairs(root, margin, edits), root.rollout.problem
-    spans = [[b.depth - a.depth for a, b in pairwise([root, *way[:-1]])] for way in found]
+    spans = [[b.depth - a.depth for a, b in zip([root, *way], way[:-1], strict=False)] for way in found]
     tree = {
         "index": index,
         "problem": problem.id,
