@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -166,6 +167,14 @@ def model_folder(root: Path, arch: str = "llama", kind: str = "bytes", seed: int
         make_model(arch, seed).save_pretrained(folder)
         tokenizer(kind).save_pretrained(folder)
     return str(folder)
+
+
+def chat_folder(root: Path) -> str:
+    """A random model with a chat template and room for prompts in prose."""
+    folder = model_folder(root, kind="chat")
+    config = Path(folder) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    return folder
 
 
 def section(model: str, lora: dict[str, Any] | None = None, warmup: int = 0, **options: Any) -> PolicySection:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import milonga
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from milonga.context import Context
 from milonga.runfolder.files import JsonLines
 from milonga.types import Problem, Rollout, Rollouts
@@ -53,10 +53,7 @@ SAID: dict[str, Sequence[str]] = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = model_folder(tmp_path_factory.mktemp("models"), kind="chat")
-    config = Path(folder) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))  # prose is long
-    return folder
+    return chat_folder(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

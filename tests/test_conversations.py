@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import milonga
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from milonga.roles import Debater, Dialect, Reviser, StepSolver
 from milonga.roles.reviser import make_panel
 from milonga.runfolder.files import JsonLines
@@ -104,10 +104,7 @@ def test_second_turns_of_a_real_model_are_read(text: str, steps: int, answer: st
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = model_folder(tmp_path_factory.mktemp("models"), kind="chat")
-    config = Path(folder) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
-    return folder
+    return chat_folder(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import milonga as package
 from cases import TINY
 from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from helpers import PROPERTY, Command
 from milonga.api import make_engine, plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
@@ -671,9 +671,7 @@ def test_every_agent_that_is_inference_only_was_tried() -> None:
 
 def test_a_simulated_user_behind_an_endpoint_beside_adapters(tmp_path: Path) -> None:
     """It reads the reference and the dialogue, and the actor hears what it says."""
-    model, data = model_folder(tmp_path, kind="chat"), tmp_path / "requests.jsonl"
-    config = Path(model) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    model, data = chat_folder(tmp_path), tmp_path / "requests.jsonl"
     rows = [{"question": f"Write text {n}.", "text": " ".join("abcdefghijklmnopqrstuvwxyz.,;:!?")} for n in range(60)]
     data.write_text("\n".join(map(json.dumps, rows)))
     task = {"name": "jsonl", "path": str(data), "fields": {"answer": "", "solution": "text"}}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import milonga
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from helpers import Command
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
@@ -24,10 +24,7 @@ SETS = ("--set", "eval.problems=2", "--set", "eval.samples=1", "--set", "eval.be
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = model_folder(tmp_path_factory.mktemp("models"), kind="chat")
-    config = Path(folder) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))  # prose is long
-    return folder
+    return chat_folder(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context
@@ -193,9 +193,7 @@ PROGRAMS = [
 
 
 def plan(folder: Path, problems: str, **options: Any) -> Plan:
-    model = model_folder(folder, kind="chat")
-    config, prompt = Path(model) / "config.json", folder / "short.jinja"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    model, prompt = chat_folder(folder), folder / "short.jinja"
     prompt.write_text("{{ problem }}")
     generator = {"model": model, "prompt": str(prompt), "lr": 5e-3, "warmup": 0}
     own = {"task": {"name": "jsonl", "path": problems}, "policies": {"generator": generator, "verifier": {"lr": 1e-3}}}

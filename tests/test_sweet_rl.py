@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from engine_helpers import model_folder
+from engine_helpers import chat_folder
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
@@ -462,9 +462,7 @@ def test_the_outcome_of_a_program_is_its_share_of_hidden_tests(tmp_path: Path) -
 
 
 def simulated(folder: Path, task: dict[str, Any], **options: Any) -> Plan:
-    model = model_folder(folder, kind="chat")
-    config = Path(model) / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    model = chat_folder(folder)
     layers = {"recipe": "sweet_rl", "task": task, "policies": {"generator": {"model": model, "warmup": 0, "lr": 1e-3}}}
     few = {"batch": {"problems": 2, "rollouts": 3}, "sampling": {"max_tokens": 12}, "eval": {"problems": 1, "samples": 1}}
     return resolve([layers, few, {"options": {"candidates": 4, "critic_turns": 1, "measured": 2} | options}])
