@@ -34,10 +34,10 @@ class Progress(Panel):
             self.say(f"{run}: {'goes on from turn ' + str(read_last_turn(run.folder)) if self.running[run] else 'begins'}")
 
     def end(self, run: Run, error: str | None, stopped: bool = False) -> None:
-        """Note that a run ended: with an error, finished, or `stopped` before its end."""
+        """Note that a run ended: with an error, finished, or `stopped` before its end, to go on later."""
         if stopped:
             self.running.pop(run, None)
-            self.say(f"{run}: stopped after turn {read_last_turn(run.folder)}")
+            self.say(f"{run}: {error or f'stopped after turn {read_last_turn(run.folder)}'}")
             return
         self.gained += 1 - self.running.pop(run, 0.0)
         self.done += error is None

@@ -137,7 +137,8 @@ def _run_until(work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int
             if is_over():
                 pool.interrupt(GRACE)
             for run, answer in pool.wait(TICK):
-                progress.end(run, work.end(run, answer), stopped=bool(answer.get("interrupted")))
+                error = work.end(run, answer)
+                progress.end(run, error, stopped=run in work.stopped or run in work.waiting)
             progress.tick()
 
 
