@@ -94,6 +94,16 @@ def test_blocks_of_one_name_keep_their_own_seeds(tmp_path: Path) -> None:
     assert [run.seed for run in runs if run.arm == "grpo"] == [4, 5] and len(runs) == 6
 
 
+def test_settings_of_the_command_override_those_of_every_run(tmp_path: Path) -> None:
+    """They are a part of what a run is: a folder of other settings is another study. What a grid varies cannot be set."""
+    file, known = make_study(tmp_path), {"DATA": str(tmp_path)}
+    arms = read_study(file, known, [{"batch": {"rollouts": 3}}, {"turns": 1}])
+    assert all((arm.arm.plan.config.batch.rollouts, arm.arm.plan.config.turns) == (3, 1) for arm in arms)
+    assert all(arm.asked["turns"] == 1 and arm.asked["batch"]["rollouts"] == 3 for arm in arms)
+    with pytest.raises(ConfigError, match="block 1 of runs: lr varies there"):
+        read_study(file, known, [{"lr": 1e-3}])
+
+
 def test_placeholders_are_filled_in_all_texts() -> None:
     nested = {"a": ["$X/b", 3, {"c": "$X$Y"}], "price": "5$", "d": None}
     assert fill_placeholders(nested, {"X": "x", "Y": "y"}, "") == {"a": ["x/b", 3, {"c": "xy"}], "price": "5$", "d": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ def run_sweep(
     *,
     out: Path,
     known: Sequence[str],
+    settings: Sequence[Mapping[str, Any]],
     minutes: float | None,
     jobs: int | None,
     only: Sequence[str],
@@ -33,7 +34,7 @@ def run_sweep(
     from milonga.comparing.sweep import name_run, sweep, time_out
 
     values = parse_values(known)
-    arms = read_study(study, values)
+    arms = read_study(study, values, settings)
     runs = [run for _, run in order_runs(arms, out)]
     if list_only:
         names = [name_run(run, out) for run in runs]

@@ -49,15 +49,19 @@ class StudyArm:
         return Run(self.arm.name, seed, out / self.block / self.arm.folder / f"seed-{seed}")
 
 
-def read_study(file: Path, known: Mapping[str, str]) -> list[StudyArm]:
-    """Read and check a study; `known` are the values of its placeholders on this machine."""
+def read_study(file: Path, known: Mapping[str, str], settings: Sequence[Mapping[str, Any]] = ()) -> list[StudyArm]:
+    """Read and check a study; `known` are the values of its placeholders on this machine, `settings` override those of every
+    run."""
     content = read_toml(file)
     _refuse_unknown(content, STUDY_KEYS, str(file))
     blocks = content.get("runs")
     if not isinstance(blocks, list) or not blocks:
         raise ConfigError(f"'{file}' has no runs: add a table [[runs]] with a recipe and seeds")
     common = merge(DEFAULTS, expand_keys(_get_table(content, "common", str(file))))
-    arms = [arm for number, block in enumerate(blocks, 1) for arm in _read_block(file, number, block, common, known)]
+    overrides: dict[str, Any] = {}
+    for setting in settings:
+        overrides = merge(overrides, setting)
+    arms = [arm for number, block in enumerate(blocks, 1) for arm in _read_block(file, number, block, common, known, overrides)]
     places = [(arm.block, arm.arm.folder) for arm in arms]
     if twice := next((place for place in places if places.count(place) > 1), None):
         raise ConfigError(f"'{file}': {twice[1]} occurs twice; give its block another name")
@@ -65,7 +69,12 @@ def read_study(file: Path, known: Mapping[str, str]) -> list[StudyArm]:
 
 
 def _read_block(
-    file: Path, number: int, block: Mapping[str, Any], common: Mapping[str, Any], known: Mapping[str, str]
+    file: Path,
+    number: int,
+    block: Mapping[str, Any],
+    common: Mapping[str, Any],
+    known: Mapping[str, str],
+    overrides: Mapping[str, Any],
 ) -> Iterator[StudyArm]:
     where = f"'{file}', block {number} of runs"
     if not isinstance(block, Mapping):
@@ -79,9 +88,12 @@ def _read_block(
     grid, shared = _get_table(block, "grid", where), merge(common, expand_keys(_get_table(block, "set", where)))
     if not all(isinstance(values, list) and values for values in grid.values()):
         raise ConfigError(f"{where}: every key of grid has a list of values")
+    for key in grid:
+        if merge(expand_keys({key: None}), overrides) == overrides:
+            raise ConfigError(f"{where}: {key} varies there; it cannot be set for all runs")
     for recipe, values in itertools.product(recipes, itertools.product(*grid.values())):
         cell = dict(zip(grid, values, strict=True))
-        asked = merge(merge(shared, expand_keys(cell)), {"recipe": recipe})
+        asked = merge(merge(merge(shared, expand_keys(cell)), overrides), {"recipe": recipe})
         name = ", ".join([recipe, *(f"{key}={value}" for key, value in cell.items())])
         filled = fill_placeholders(asked, known, where)
         arm = Arm(name, recipe, resolve([filled, {"seed": seeds[0]}]))

@@ -279,6 +279,7 @@ def sweep(
         list[str] | None,
         typer.Option("--with", help="NAME=VALUE: what $NAME in the study is here. May be repeated."),
     ] = None,
+    set_: Settings = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Then every run ends after its turn, with a checkpoint. By default no limit.")
     ] = None,
@@ -297,6 +298,7 @@ def sweep(
         study,
         out=out,
         known=with_ or [],
+        settings=parse_set_options(set_),
         minutes=minutes,
         jobs=jobs,
         only=only or [],
