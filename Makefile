@@ -11,7 +11,7 @@ THREADS ?= 2
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: core demo docs test test-vllm lint types contract unit browser isolation soak install clean
+.PHONY: core demo docs test test-real test-vllm lint types contract unit browser isolation soak install clean
 
 core: $(CORE)
 	@:
@@ -79,6 +79,18 @@ isolation:
 # Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
 soak: $(STAMP) isolation
 	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
+
+# Every system for two or three small turns on real data with a real model, on a CPU; not a part of `make test`.
+# `make test-real DATA=FOLDER`, where FOLDER has gsm8k, math and mbpp; MODEL is a hub name, a folder or a GGUF file.
+MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
+REAL ?= runs/real
+SMALL = batch.problems=2 batch.rollouts=2 sampling.max_tokens=64 eval.problems=2 eval.greedy=false device=cpu
+test-real: $(STAMP) isolation
+	@test -n "$(DATA)" || { echo "make test-real DATA=FOLDER: a folder with gsm8k, math and mbpp"; exit 2; }
+	$(BIN)/python scripts/real_systems.py $(REAL)/made --data $(DATA)
+	OMP_NUM_THREADS=1 $(BIN)/milonga sweep docs/results/real/study.toml --out $(REAL)/runs $(SMALL:%=--set %) \
+	    --with MODEL=$(MODEL) --with DATA=$(DATA) --with MADE=$(REAL)/made
+	$(BIN)/python scripts/real_results.py gather $(REAL)/runs $(REAL)/results.json
 
 # Sampling by vLLM, on a CPU; not a part of `make test`.
 test-vllm: $(VLLM_STAMP)

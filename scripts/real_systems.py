@@ -2,6 +2,7 @@
 
     python scripts/real_systems.py MADE --data FOLDER       # FOLDER has gsm8k, math and mbpp
     milonga sweep docs/results/real/study.toml --out runs/real --with MODEL=... --with DATA=FOLDER --with MADE=MADE
+    python scripts/real_results.py gather runs/real FILE    # what became of them
 
 What is made: `preferences.jsonl` and `labelled.jsonl` from the worked solutions of GSM8K's train rows (the rejected reply, or
 the wrong step, is the task's own flawed demonstration), `texts/` (the pages of the systems) with `questions.jsonl` about them,

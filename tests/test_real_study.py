@@ -8,11 +8,14 @@ from pathlib import Path
 
 from engine_helpers import model_folder
 from milonga.comparing.study import read_study
+from milonga.comparing.sweep import sweep
 from milonga.systems.index import RECIPES
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from real_results import gather
+from real_results import write_table as write_results
 from real_systems import prepare
 
 
@@ -50,3 +53,23 @@ def test_every_system_can_be_pointed_at_real_data(tmp_path: Path) -> None:
     arms = read_study(ROOT / "docs" / "results" / "real" / "study.toml", known)
     assert {arm.arm.recipe for arm in arms} == set(RECIPES) - {"oracle"}
     assert all(arm.arm.plan.config.dialect == "plain" for arm in arms)
+
+
+def test_results_have_a_row_for_each_run_and_a_transcript_for_each_agent(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(
+        "[common]\nturns = 1\neval = { problems = 2, samples = 1, bench = 0 }\nbatch = { problems = 2, rollouts = 2 }\n"
+        'keep = { rollouts_every = 1 }\noptions = { warmup = 1 }\n[[runs]]\nname = "here"\nrecipe = "tango"\n'
+    )
+    sweep(read_study(study, {}), tmp_path / "out", {}, jobs=1, quiet=True)
+    (run,) = gather(tmp_path / "out")
+    assert (run["name"], run["recipe"], run["task"], run["finished"]) == ("here/tango/seed-0", "tango", "chain", True)
+    assert set(run["agents"]) == {"generator", "verifier"} and run["metric"] == "generator/accuracy" and run["seconds"] > 0
+    for agent in run["agents"].values():
+        assert 0 <= agent["cut"] <= 1 and agent["readable"] == 1 - round(
+            sum(agent["unreadable"].values()) / agent["outputs"], 3
+        )
+        assert agent["transcript"]["prompt"] and agent["transcript"]["output"]
+    assert gather(tmp_path / "out") == [run], "chance chooses the same transcripts again"
+    *_, row = write_results([run | {"agents": {"generator": {"readable": 0.5, "cut": 0.25}}, "signal": None}])
+    assert row.startswith("| `tango` | chain | generator **50% (25%)** | – | generator/accuracy | ")
