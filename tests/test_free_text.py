@@ -182,7 +182,7 @@ def test_the_grader_in_prose_shows_the_rubric_and_reads_points(model: str, promp
     problem = p.task.problem("train", 0)
     judged = answer("There are 4.", problem)
     asked = show(p, "verifier", problem, judged)
-    assert problem.text in asked and "There are 4." in asked and '"Score: N"' in asked and "0 to 5" in asked
+    assert problem.text in asked and "There are 4." in asked and "\nScore: N/5\n" in asked and "0 to 5" in asked
     value = p.roles["verifier"].parse("It is right.\n\n**Score: 4**", judged).value
     assert value.score == 0.8 and value.final is True and value.steps is None
     grader = p.roles["verifier"]

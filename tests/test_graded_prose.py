@@ -53,6 +53,18 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("I give 1 point for relevance and 1 for use.", FIVE, None, 0.0),
     ("\\boxed{4} is the right result.\nIt is well done.", TEN, None, 0.0),
     ("", TEN, None, 0.0),
+    # What Qwen2.5-Coder-0.5B-Instruct wrote, asked for "Score: N" and for "Score: N/5".
+    ("4/5", FIVE, 4, 0.5),
+    ("Score: 3/5", FIVE, 3, 1.0),
+    ('"Score: 2/5"\n\nExplanation:\n1. The answer talks about licks.\n5. The total number of people is 5.', FIVE, 2, 1.0),
+    ("Answer is \\boxed{Score: 4/5}", FIVE, 4, 0.5),
+    ("2", FIVE, 2, 0.5),
+    ("Score: 10", FIVE, None, 0.0),
+    ("8\nScore: 22", FIVE, None, 0.0),
+    ("0\n\nScore: N", FIVE, None, 0.0),
+    ("1, 1, 2, 2, 2", FIVE, None, 0.0),
+    ("8 Out of 10\n\nAs a helpful assistant, I score N = 50.", FIVE, None, 0.0),
+    ("Score: N\n\n1. Dan needs 58 licks.\n4. The average is \\boxed{230} licks.", FIVE, None, 0.0),
 ]
 
 

@@ -58,6 +58,18 @@ class Scale:
         """Map points to [0, 1]."""
         return (points - self.low) / (self.high - self.low)
 
+    def render_request(self, before: str) -> str:
+        """Ask for a score behind what should come before it. The scale stands in the form itself: asked for "Score: N", small
+        models give any number."""
+        return (
+            f"\n\n{before} Then give your grade: end with one line of the form\n\nScore: N/{self.high}\n\n"
+            f"with a whole number from {self.low} to {self.high} in place of N."
+        )
+
+    def write_score(self, points: float) -> str:
+        """Write the line that is asked for."""
+        return f"Score: {points:g}/{self.high}"
+
 
 @dataclass(frozen=True)
 class _Found:

@@ -46,10 +46,8 @@ Judge the answer to the question below. Do not trust it: work the question out y
 
 Question:
 """
-GRADE = """
-
-Explain your judgement in a few sentences. Then end with one line "Score: N", where N is a whole number from 1 to 10."""
 SCALE = Scale(1, 10, 8)
+GRADE = SCALE.render_request("First explain your judgement in a few sentences.")
 QUESTION = re.compile(r"\s*<question>(?P<text>(?:(?!</?question>).)+)</question>\s*", re.DOTALL)
 VERDICT = re.compile(r"\s*<final_verification>\s*\\boxed\{(CORRECT|INCORRECT)\}\s*</final_verification>\s*")
 

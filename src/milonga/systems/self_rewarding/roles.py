@@ -36,10 +36,8 @@ Grade the answer to the question below with 0 to {MOST} points. Begin with 0, an
 
 Question:
 """
-GRADE = f"""
-
-Justify your points in at most 100 words. Then end with one line "Score: N", where N is their sum, from 0 to {MOST}."""
 SCALE = Scale(0, MOST, ENOUGH)
+GRADE = SCALE.render_request("First say in at most 100 words which of these points the answer gets, and why.")
 STYLE = """\
 Below are some questions. Write one more question of the same kind and in the same style. It must be different from all of \
 them, and complete in itself. Reply with one line or paragraph that begins with "Question:", and do not answer it.
@@ -52,8 +50,8 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 class Grader(Role):
     """Scores a solution.
 
-    plain: a justification by an additive rubric, then `Score: N`, read with tolerance. The others check each step first. terse:
-    the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
+    plain: a justification by an additive rubric, then `Score: N/5`, read with tolerance. The others check each step first.
+    terse: the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
     such line counts, decimals are allowed, and what is no number from 0 to 5 is missing, never 0. `noise` is how often the
     teacher of demonstrations gives points at random.
     """
@@ -99,7 +97,7 @@ class Grader(Role):
             marked = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)]
             return f"{''.join(marked)}={points:g}"
         if self.dialect == "plain":
-            return "\n".join([*notes, f"Score: {points:g}"])
+            return "\n".join([*notes, SCALE.write_score(points)])
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
         return f"{''.join(lines)}Score: {points:g}"
