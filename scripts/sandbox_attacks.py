@@ -7,6 +7,8 @@ and how secrets begin. They are run by the tests, and ten thousand times by `mak
 
 from __future__ import annotations
 
+import json
+import random
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from milonga.sandbox.isolation import Level
 from milonga.sandbox.program import Outcome, Program, Status
 from milonga.sandbox.values import to_canonical
+from sandbox_forgery import forge_line
 
 ESCAPED = to_canonical("escaped")
 STOPPED: frozenset[Status] = frozenset({"ok", "exception"})
@@ -229,10 +232,36 @@ def forged(name: str, *lines: str, token: str = "'00'") -> Attack:
     import json, os
     token = json.dumps({token})
     for line in {lines!r}:
-        os.write(descriptor(), line.replace("%s", token).encode())
+        os.write(descriptor(), line.replace("%s", token).encode(errors="surrogateescape"))
     os._exit(0)
     """
     return attack(f"forged: {name}", body, "bad_output", before=FIND_OURS)
+
+
+SAID: tuple[Status, ...] = ("ok", "syntax", "exception", "memory", "bad_output")
+"""What a program can say of itself, in a line that it writes on its own."""
+RESULTS = {
+    "a number beyond floats": f'{{"float":1{"0" * 400}}}',
+    "a list for a number": '{"float":[]}',
+    "bytes of a number": '{"bytes":1}',
+    "a member without a hash": '{"set":[[1]]}',
+    "a dict of a number": f'{{"dict":1{"0" * 400}}}',
+    "a long integer": "9" * 5000,
+    "deep lists": "[" * 3000,
+    "deep tuples": '{"tuple":[' * 500 + "]}" * 500,
+}
+"""Texts that are no canonical ones, each with an error of its own to whoever reads it carelessly."""
+
+
+def forged_at_random(seed: int) -> Attack:
+    """A line drawn at random, with the true token."""
+    line = forge_line(random.Random(seed), "TOKEN")
+    body = f"""
+    import os
+    os.write(descriptor(), {line!r}.replace(b"TOKEN", request()[0]["token"].encode()))
+    os._exit(0)
+    """
+    return attack(f"forged at random: {seed}", body, *SAID, before=FIND_OURS)
 
 
 TRUE_TOKEN = "request()[0]['token']"
@@ -246,6 +275,22 @@ FORGERY = [
     forged("no canonical text", LINE % ("%s", '["{\\"set\\": [2, 1]}"]', "") + "\n", token=TRUE_TOKEN),
     forged("a status of ours", LINE % ("%s", '["sandbox_error", "", ""]', "") + "\n", token=TRUE_TOKEN),
     forged("no JSON", "[" * 5000 + "\n"),
+    *(forged(name, LINE % ("%s", json.dumps([text]), "") + "\n", token=TRUE_TOKEN) for name, text in RESULTS.items()),
+    forged("a deep failure", LINE.replace("null", "[" * 900 + "]" * 900) % ("%s", "", "") + "\n", token=TRUE_TOKEN),
+    forged("a number for a token", LINE % ("1" + "0" * 400, '["1"]', "") + "\n"),
+    forged("no encoding", "\udcff\udcfe" + LINE % ("%s", '["1"]', "") + "\n", token=TRUE_TOKEN),
+    attack(
+        "forged: a failure in halves of characters",
+        """
+        import json, os
+        said = {"token": request()[0]["token"], "failure": ["exception", "\\ud800", "\\udc00"], "results": [], "mutates": False}
+        os.write(descriptor(), json.dumps(said).encode() + b"\\n")
+        os._exit(0)
+        """,
+        "exception",
+        before=FIND_OURS,
+    ),
+    *(forged_at_random(seed) for seed in range(8)),
     attack(
         "a line, then the true one",
         f"import os\nos.write(descriptor(), b{LINE % ('0', '', '')!r} + b'\\n')",

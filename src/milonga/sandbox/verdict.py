@@ -3,6 +3,7 @@
 Invariants:
 - The line is accepted only as a whole: one line, with the token of this very request, with exactly the known fields, and with
   results that are canonical texts. A program can write such a line itself; it then says no more than it could have returned.
+- Whatever a process sent is data of its program: judging it raises nothing, and what cannot be read is `bad_output`.
 - What a program can bring about is never `sandbox_error`: that status drops an item, and must not be a way out.
 """
 
@@ -62,7 +63,7 @@ def max_result_bytes(program: Program) -> int:
 
 
 def judge_outcome(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
-    """Judge a program's outcome. `started` is the processor time before the program began."""
+    """Judge a program's outcome; never raises. `started` is the processor time before the program began."""
     cpu_s = max(0.0, ended.cpu_s - started)
     output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
     failure = _explain_failure(level, limits, cpu_s, ended)
@@ -70,7 +71,9 @@ def judge_outcome(program: Program, level: Level, limits: Limits, token: str, st
         try:
             failure, results, mutates = read(ended.result, token, len(program.calls))
         except Forged as flaw:
-            failure = Failure("bad_output", "", str(flaw))
+            failure = Failure("bad_output", "", _clean_text(str(flaw)))
+        except Exception as flaw:  # a reader that fails must not fail the run: the line is the program's, and so is the flaw
+            failure = Failure("bad_output", "", f"the result cannot be read: {type(flaw).__name__}")
     if failure is not None:
         return make_failed_outcome(program, failure, *output)
     flaws = [result for result in results if isinstance(result, Failure)]
@@ -150,4 +153,9 @@ def _parse_failure(entry: Any) -> Failure:
     ):
         raise Forged("a failure is not one that a process may report")
     status, error, message = entry
-    return Failure(status, error[:SHOWN], message[:SHOWN])
+    return Failure(status, _clean_text(error), _clean_text(message))
+
+
+def _clean_text(text: str) -> str:
+    """Cut a text that is shown, and replace what no file or terminal can take: halves of characters."""
+    return text[:SHOWN].encode(errors="replace").decode()

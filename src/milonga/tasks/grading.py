@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import signal
 import subprocess
@@ -47,7 +46,10 @@ MOST_SIDES = 4
 """Sides of an equation that are still compared."""
 LONGEST = 2000
 """Characters of an answer that are still read as mathematics. Longer ones cost seconds to parse, and none is right."""
-REPLY_BYTES = 1 << 26
+REPLY_BYTES, GRADE_BYTES = 1 << 26, 1 << 16
+"""Of a reply, and of one about an answer: that one is short, whoever writes it."""
+GRADES = ("equal", "score")
+"""Operations on an answer."""
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
 """What an interpreter may need in order to start, and nothing that a user keeps secret."""
 
@@ -100,7 +102,7 @@ class Worker:
         watchdog.daemon = True
         watchdog.start()
         try:
-            line = self._exchange(json.dumps(request).encode() + b"\n")
+            line = self._exchange(json.dumps(request).encode() + b"\n", GRADE_BYTES if operation in GRADES else REPLY_BYTES)
         except BaseException:
             self.close()  # interrupted: a reply that nobody waits for must not meet the next request
             raise
@@ -108,21 +110,21 @@ class Worker:
             watchdog.cancel()
             watchdog.join()
         reply = decode_reply(line)
-        if reply is None or reply.get("id") != self._asked:
+        if reply is None or reply["id"] != self._asked:
             self.close()
             raise WorkerLostError("timeout" if self._expired else "crash")
         if self._expired or reply.get("leaving"):
             self.close()
         if "error" in reply:
-            raise WorkerError(str(reply["error"]))
+            raise WorkerError(reply["error"])
         return reply.get("value")
 
-    def _exchange(self, request: bytes) -> bytes:
+    def _exchange(self, request: bytes, most: int) -> bytes:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(request)
             self.process.stdin.flush()
-            return self.process.stdout.readline(REPLY_BYTES)
+            return self.process.stdout.readline(most)
         except (OSError, ValueError):
             return b""
 
@@ -185,12 +187,13 @@ def make_environment(folder: str) -> dict[str, str]:
 
 
 def decode_reply(line: bytes) -> dict[str, Any] | None:
-    """Decode a reply, or None for anything else: the line may have been written by a hostile answer."""
+    """Decode a reply, or None for anything else; never raises: the line may have been written by a hostile answer."""
     try:
         reply = json.loads(line)
-    except (ValueError, RecursionError):
+        is_reply = type(reply["id"]) is int and type(reply.get("error", "")) is str
+    except Exception:  # whatever a line brings about, it is only no reply
         return None
-    return reply if isinstance(reply, dict) else None
+    return reply if is_reply else None
 
 
 class Cache:
@@ -278,7 +281,7 @@ class Grader:
 
     def _score(self, arguments: list[Any], confined: bool) -> float | None:
         value = self._ask_cached("gym", "score", arguments, confined)
-        usable = isinstance(value, int | float) and math.isfinite(value)
+        usable = isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
         return float(value) if usable else None
 
     def ask_gym(self, operation: str, *arguments: Any) -> Any:
