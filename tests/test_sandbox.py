@@ -29,6 +29,7 @@ from milonga.sandbox import (
     SandboxBroken,
     executor,
     isolation,
+    folders,
     seccomp,
     to_canonical,
     verdict,
@@ -356,6 +357,55 @@ def test_too_many_failures_of_ours_stop_the_run(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_closed_sandbox_runs_nothing_and_has_left_nothing() -> None:
+LEFT = """
+from milonga.sandbox import Limits, Program, Sandbox
+with Sandbox(Limits(wall_s=60), "limited", allow_weak=True, workers=1) as sandbox:
+    print("started", flush=True)
+    sandbox.run([Program("open('mine', 'w').close()\\nimport time\\ntime.sleep(60)")])
+"""
+
+
+def test_folders_of_who_was_killed_are_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened("limited").close()
+    environment = {**os.environ, "PYTHONPATH": str(Path(executor.__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    (tmp_path / f"{folders.PREFIX}of-nobody").touch()
+    (tmp_path / "milonga-runs").mkdir()
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, env=environment) as process:
+        assert wait_until(lambda: bool(list(tmp_path.glob("*/mine"))), 60)
+        (left,) = [path.parent for path in tmp_path.glob("*/mine")]
+        folders.remove_abandoned_folders()
+        assert left.is_dir()  # its owner lives
+        process.kill()
+    assert left.is_dir()
+    with opened("limited") as sandbox:
+        assert one(sandbox, IDENTITY, 1).status == "ok"
+    assert not left.exists()
+    assert {f"{folders.PREFIX}of-nobody", "milonga-runs"} <= set(os.listdir(tmp_path))  # what is no folder of ours stays
+
+
+def test_what_a_program_leaves_in_its_folder_can_be_removed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    inner = root
+    for name in "abc":
+        inner /= name
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        (inner / "out").symlink_to(tmp_path)
+    here = os.getcwd()
+    try:
+        os.chdir(inner)
+        for _ in range(30):  # deeper than a path can go
+            os.mkdir("d" * 200)
+            os.chdir("d" * 200)
+        os.mkdir("closed", 0)
+    finally:
+        os.chdir(here)
+    (tmp_path / "kept").touch()
+    folders.remove_tree(str(root))
+    assert os.listdir(tmp_path) == ["kept"]
+
+
     descriptors = len(os.listdir("/proc/self/fd"))
     before = children(os.getpid())
     with opened("limited", workers=3) as sandbox:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from milonga.errors import UserError
+from milonga.sandbox.folders import remove_abandoned_folders
 from milonga.sandbox.isolation import IsolationError, Level, Mount, find_bubblewrap, require_architecture
 from milonga.sandbox.process import NotStarted, SingleUse
 from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, make_failed_outcome
@@ -122,6 +123,7 @@ class Sandbox:
         self._waiting: dict[int, deque[SingleUse]] = {}
         """Started and unused processes, by hash seed."""
         self._last_error = ""
+        remove_abandoned_folders()
         self._closed = False
         # Threads that live as long as the sandbox: a process dies with the thread that started it.
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")

@@ -16,10 +16,10 @@ import secrets
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 
+from milonga.sandbox.folders import make_folder
 from milonga.sandbox.isolation import Level, Mount, build_command, build_environment, build_filter
 from milonga.sandbox.program import Limits, Outcome, Program
 from milonga.sandbox.verdict import Ended, Killed, encode_request, judge_outcome, max_result_bytes
@@ -43,7 +43,7 @@ class SingleUse:
         with contextlib.ExitStack() as made:
             folder = "/"
             if level == "limited":
-                folder = made.enter_context(tempfile.TemporaryDirectory(prefix="milonga-sandbox-"))
+                folder = made.enter_context(make_folder())
             ends = [os.pipe() for _ in range(2)]
             self._result, self._info = (made.enter_context(open(source, "rb", buffering=0)) for source, _ in ends)
             sinks = [sink for _, sink in ends]

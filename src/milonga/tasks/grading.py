@@ -20,7 +20,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import Any, Literal
 
 from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
+from milonga.sandbox.folders import make_folder, remove_abandoned_folders
 from milonga.sandbox.process import open_filled_pipe
 from milonga.tasks.answers import NAME, RELATION, Quantity, is_number, normalise_answer, read_quantity
 
@@ -68,7 +68,9 @@ class Worker:
     def __init__(self, kind: Kind, memory: int, confined: bool = False, start_limit: float = START_LIMIT) -> None:
         require_package(kind)
         product = NEEDS[kind][1]
-        self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
+        remove_abandoned_folders()
+        self._made = contextlib.ExitStack()
+        self._folder = self._made.enter_context(make_folder())
         self._expired = False
         self._asked = 0
         self._open = True
@@ -81,8 +83,8 @@ class Worker:
                 pass_fds=() if code is None else (code,),
                 env=make_environment("/scratch") | isolation.find_own_library("isolated")
                 if confined
-                else make_environment(self._folder.name),
-                cwd=self._folder.name,
+                else make_environment(self._folder),
+                cwd=self._folder,
                 start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
             )
         try:
@@ -155,7 +157,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
-        self._folder.cleanup()
+        self._made.close()
 
 
 def _build_worker_command(kind: Kind, memory: int, code: int | None) -> list[str]:
