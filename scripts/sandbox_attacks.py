@@ -103,6 +103,20 @@ TIME = [
             return "escaped"
         """,
     ),
+    attack("lowers its own time", "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nreturn 'escaped'"),
+    attack(
+        "is awake at every tick",
+        """
+        import time
+        tick = time.clock_getres(6)
+        while True:
+            now = time.clock_gettime_ns(6)
+            while time.clock_gettime_ns(6) == now: pass
+            time.sleep(0.75 * tick)
+        """,
+        "timeout",
+        slow=True,
+    ),
 ]
 
 MEMORY = [
@@ -182,10 +196,7 @@ PROCESSES = [
     attack(
         "becomes another program",
         "import os, sys\nos.execv(sys.executable, ['python', '-S', '-c', 'while True: pass'])",
-        "timeout",
         "exception",
-        "bad_output",
-        slow=True,
     ),
 ]
 
@@ -297,7 +308,10 @@ FORGERY = [
         "bad_output",
         before=FIND_OURS,
     ),
-    attack("exit code of a killed process", "import os\nos._exit(137)", "timeout"),
+    *(
+        attack(f"exit code of a process ended by {name}", f"import os\nos._exit({code})", "exception")
+        for name, code in {"SIGKILL": 137, "SIGTERM": 143, "SIGKILL, in more bits": 256 + 137, "SIGHUP": -127}.items()
+    ),
     attack("early exit", "import os\nos._exit(0)", "bad_output"),
     attack("early exit with an error", "import os\nos._exit(1)", "exception"),
     attack("sys.exit", "import sys\nsys.exit(0)", "exception"),
@@ -475,6 +489,56 @@ FILES = [
         """,
         level="isolated",
     ),
+    attack(
+        "folders without end",
+        """
+        import os
+        for count in range(20_000):
+            try: os.mkdir(str(count))
+            except OSError: return count
+        return "escaped"
+        """,
+        level="isolated",
+    ),
+    attack(
+        "empty files with long names, without end",
+        """
+        import os
+        for count in range(20_000):
+            try: os.close(os.open(f"{count:0250d}", os.O_CREAT | os.O_WRONLY))
+            except OSError: return count
+        return "escaped"
+        """,
+        level="isolated",
+    ),
+    attack("deep folders", "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')", "ok"),
+    attack("folder that nobody may read", "import os\nos.mkdir('d')\nos.mkdir('d/e')\nos.mkdir('d/e/f', 0)", "ok"),
+    attack(
+        "times of the null device",
+        """
+        import os
+        before = os.stat("/dev/null").st_mtime_ns
+        os.utime("/dev/null")
+        return "escaped" if os.stat("/dev/null").st_mtime_ns != before else 0
+        """,
+    ),
+    attack("lock of the null device", "import fcntl\nfcntl.flock(open('/dev/null'), fcntl.LOCK_EX)\nreturn 'escaped'"),
+    attack("lock of a library", "import fcntl, os\nfcntl.flock(open(os.__file__), fcntl.LOCK_EX)\nreturn 'escaped'"),
+    attack(
+        "locks without end",
+        """
+        import fcntl
+        file = open("/dev/null", "w")
+        for start in range(1000): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * start)
+        return "escaped"
+        """,
+    ),
+    attack("lease of a library", "import fcntl, os\nfcntl.fcntl(open(os.__file__), 1024, fcntl.F_RDLCK)\nreturn 'escaped'"),
+    attack("pages of a library", "import os\nos.posix_fadvise(os.open(os.__file__, 0), 0, 0, 4)\nreturn 'escaped'"),
+    attack(
+        "attributes of a library",
+        "import os\nos.setxattr(os.__file__, 'user.mark', b'x')\nreturn 'escaped'",
+    ),
     attack("many open files", "files = [open('x', 'w') for _ in range(1000)]\nreturn 'escaped'", "exception"),
     attack("links out", "import os\nos.symlink(bait['file'], 'link')\nreturn 'escaped' if open('link').read() else 0"),
     attack("device", "import os\nos.mknod('d', 0o60666, 1)\nreturn 'escaped'"),
@@ -516,6 +580,11 @@ SYSTEM = [
         "limits of its parent",
         "import resource\nresource.prlimit(bait['parent'], resource.RLIMIT_CPU, (1, 1))\nreturn 'escaped'",
     ),
+    call("kill of itself", 62, 129, "os.getpid()", "9"),
+    call("tkill of itself", 200, 130, "os.getpid()", "9"),
+    call("tgkill of itself", 234, 131, "os.getpid()", "os.getpid()", "9"),
+    call("rt_sigqueueinfo to itself", 129, 138, "os.getpid()", "9", "here"),
+    call("timer_create with a signal", 222, 107, "1", "0", "here"),
     call("ptrace, to be traced", 101, 117, "0", "0", "0", "0"),
     call("ptrace of the parent", 101, 117, "16", "bait['parent']", "0", "0"),
     call("process_vm_readv", 310, 270, "bait['parent']", "here", "1", "here", "1", "0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import resource
@@ -28,8 +29,8 @@ from milonga.sandbox import (
     Sandbox,
     SandboxBroken,
     executor,
-    isolation,
     folders,
+    isolation,
     seccomp,
     to_canonical,
     verdict,
@@ -159,6 +160,10 @@ def test_every_attack_is_contained_and_leaves_nothing(level: Level, tmp_path: Pa
 
 
 SUCCEED = [
+    "lock of the null device",
+    "lock of a library",
+    "locks without end",
+    "pages of a library",
     "environment",
     "inherited descriptors",
     "secret file",
@@ -228,6 +233,23 @@ def test_programs_share_nothing(sandbox: Sandbox) -> None:
     plain = "import math\ndef f(): return sum([]) + math.floor(0.5)"
     patched, after = sandbox.run([calling(patch), calling(plain)])
     assert (patched.results, after.results) == ((to_canonical(7),), (to_canonical(0),))
+
+
+MARKS = {
+    "time": "os.utime('/dev/null')\n    return os.stat('/dev/null').st_mtime_ns",
+    "lock": "fcntl.flock(FILE, fcntl.LOCK_EX | fcntl.LOCK_NB)\n    return 'mine alone'",
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_no_mark_on_what_all_programs_see_reaches_another(sandbox: Sandbox, name: str) -> None:
+    """Not even one that is made meanwhile: here a lock by us on the library, which all of them read."""
+    program = calling(f"import fcntl, os\nFILE = open(os.__file__)\ndef f():\n    {MARKS[name]}\n")
+    with open(os.__file__) as library:
+        before = sandbox.run([program] * 2)
+        fcntl.flock(library, fcntl.LOCK_SH)
+        after = [*sandbox.run([program] * 2), *sandbox.run_deterministic([program])]
+    assert len({(each.status, each.results) for each in [*before, *after]}) == 1
 
 
 SPELLINGS = [
@@ -304,19 +326,25 @@ def test_the_order_of_sets_is_the_same_every_time(sandbox: Sandbox) -> None:
 # ------------------------------------------------------------------------------------------------ when something is wrong
 
 
-def test_a_process_that_somebody_kills_is_our_fault_and_not_the_programs(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("place", [0, -1], ids=["outermost", "innermost"])
+def test_a_process_that_somebody_kills_is_our_fault_and_not_the_programs(level: Level, number: int, place: int) -> None:
+    """On a seed by which the innermost process is no init, which would ignore a signal that can be ignored."""
+    program = calling("import time\ndef f(): time.sleep(50)")
     done: list[Outcome] = []
-    thread = threading.Thread(target=lambda: done.extend(sandbox.run([calling("import time\ndef f(): time.sleep(2)")] * 2)))
-    thread.start()
-    time.sleep(0.5)
-    while thread.is_alive():  # also what waits to be used, and what is started in its place
-        for pid in children(os.getpid()):
-            if is_outermost(pid):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-    thread.join()
-    assert [o.status for o in done] == ["sandbox_error", "sandbox_error"]
-    assert one(sandbox, IDENTITY, 2).status == "ok"
+    with opened(level, cpu_s=60, wall_s=60) as sandbox:
+        thread = threading.Thread(target=lambda: done.extend(sandbox.run([program] * 2, seed=1)))
+        thread.start()
+        time.sleep(0.5)
+        while thread.is_alive():  # also what waits to be used, and what is started in its place
+            for pid in children(os.getpid()):
+                if is_outermost(pid):
+                    os.kill(sorted({pid} | children(pid))[place], number)
+            time.sleep(0.05)
+        thread.join()
+        assert [o.status for o in done] == ["sandbox_error", "sandbox_error"]
+        assert one(sandbox, IDENTITY, 2).status == "ok"
 
 
 def is_outermost(pid: int) -> bool:
@@ -329,34 +357,6 @@ def is_outermost(pid: int) -> bool:
     return parent == os.getpid() and b"child.py" in command
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_programs_die_with_who_started_them(level: Level) -> None:
-    opened(level).close()
-    script = (
-        "from milonga.sandbox import Limits, Program, Sandbox\n"
-        f"with Sandbox(Limits(wall_s=60), {level!r}, allow_weak=True, workers=1) as sandbox:\n"
-        "    print('started', flush=True)\n"
-        "    sandbox.run([Program('import time\\ntime.sleep(60)')])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(executor.__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout and process.stdout.readline() == b"started\n"
-        assert wait_until(lambda: len(children(process.pid)) >= 2)
-        time.sleep(0.3)
-        found = children(process.pid)
-        process.kill()
-    assert wait_until(lambda: not any(map(is_alive, found)))
-
-
-def test_too_many_failures_of_ours_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened("isolated") as sandbox:
-        monkeypatch.setattr(isolation, "FLAGS", ("--no-such-option",))
-        assert {o.status for o in sandbox.run([calling(IDENTITY, 1)] * 4)} == {"sandbox_error"}
-        with pytest.raises(SandboxBroken, match=r"8 of 8 programs could not be run.*did not start"):
-            sandbox.run([calling(IDENTITY, 1)] * 4)
-
-
-def test_a_closed_sandbox_runs_nothing_and_has_left_nothing() -> None:
 LEFT = """
 from milonga.sandbox import Limits, Program, Sandbox
 with Sandbox(Limits(wall_s=60), "limited", allow_weak=True, workers=1) as sandbox:
@@ -406,6 +406,34 @@ def test_what_a_program_leaves_in_its_folder_can_be_removed(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["kept"]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_programs_die_with_who_started_them(level: Level) -> None:
+    opened(level).close()
+    script = (
+        "from milonga.sandbox import Limits, Program, Sandbox\n"
+        f"with Sandbox(Limits(wall_s=60), {level!r}, allow_weak=True, workers=1) as sandbox:\n"
+        "    print('started', flush=True)\n"
+        "    sandbox.run([Program('import time\\ntime.sleep(60)')])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(executor.__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and process.stdout.readline() == b"started\n"
+        assert wait_until(lambda: len(children(process.pid)) >= 2)
+        time.sleep(0.3)
+        found = children(process.pid)
+        process.kill()
+    assert wait_until(lambda: not any(map(is_alive, found)))
+
+
+def test_too_many_failures_of_ours_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened("isolated") as sandbox:
+        monkeypatch.setattr(isolation, "FLAGS", ("--no-such-option",))
+        assert {o.status for o in sandbox.run([calling(IDENTITY, 1)] * 4)} == {"sandbox_error"}
+        with pytest.raises(SandboxBroken, match=r"8 of 8 programs could not be run.*did not start"):
+            sandbox.run([calling(IDENTITY, 1)] * 4)
+
+
+def test_a_closed_sandbox_runs_nothing_and_has_left_nothing() -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     before = children(os.getpid())
     with opened("limited", workers=3) as sandbox:
@@ -543,7 +571,12 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
     [
         ("isolated", {"code": 0}, "ok"),
         ("isolated", {"code": 0, "cpu_s": 1.1}, "timeout"),
-        ("isolated", {"code": 137, "cpu_s": 0.1}, "timeout"),
+        ("isolated", {"code": 137, "cpu_s": 0.1}, "sandbox_error"),
+        ("isolated", {"code": 137, "cpu_s": 1.0, "elapsed_s": 1.0}, "timeout"),
+        ("isolated", {"code": 137, "cpu_s": 0.1, "elapsed_s": 1.0}, "timeout"),
+        ("isolated", {"code": 137, "killed": "wall"}, "timeout"),
+        ("isolated", {"code": 143, "elapsed_s": 3.0}, "sandbox_error"),
+        ("isolated", {"code": 152}, "exception"),
         ("isolated", {"code": 139}, "exception"),
         ("isolated", {"code": 3}, "memory"),
         ("isolated", {"code": 1}, "exception"),
@@ -552,9 +585,10 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
         ("isolated", {"code": -9, "killed": "output"}, "output_too_large"),
         ("isolated", {"code": -9, "killed": "result"}, "bad_output"),
         ("isolated", {"code": 0, "gone": False}, "sandbox_error"),
-        ("limited", {"code": -9, "cpu_s": 1.0}, "timeout"),
+        ("limited", {"code": -9, "cpu_s": 1.0, "elapsed_s": 1.0}, "timeout"),
         ("limited", {"code": -9, "cpu_s": 0.1}, "sandbox_error"),
-        ("limited", {"code": 137, "cpu_s": 0.1}, "timeout"),
+        ("limited", {"code": -9, "cpu_s": 0.1, "elapsed_s": 1.0}, "timeout"),
+        ("limited", {"code": -15, "elapsed_s": 3.0}, "sandbox_error"),
         ("limited", {"code": -11}, "exception"),
     ],
 )

@@ -59,6 +59,8 @@ def escapes(home):
 )
 """A probe: tries what an isolated process must not be able to do, and returns what succeeded."""
 HARMLESS = Program("def nothing(): pass", "nothing", ((),))
+COUNT = Program("import os\ndef files(): return os.statvfs('.').f_files", "files", ((),))
+"""Returns how many files its scratch folder can hold."""
 
 
 class SandboxBroken(UserError):
@@ -80,6 +82,12 @@ def try_level(level: Level) -> str | None:
     if level == "isolated" and outcome.results != (to_canonical([]),):
         return f"a process in it can reach beyond it: {outcome.results[0]}"
     return None
+
+
+def is_file_count_bounded() -> bool:
+    """Whether the number of files of an isolated program is bounded here: some systems forbid the mount that it takes."""
+    limits = Limits(cpu_s=10, wall_s=60)
+    return SingleUse("isolated", limits, seed=0).run(COUNT).results == (to_canonical(limits.scratch_files),)
 
 
 def choose_level(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
@@ -115,6 +123,7 @@ class Sandbox:
         """`mounts` are extra folders that programs may read; enforced only if isolated."""
         self.limits = limits or Limits()
         self.mounts = mounts
+        remove_abandoned_folders()
         self.level, self.weaker_because = choose_level(isolation, allow_weak)
         self.workers = workers or max(1, (os.cpu_count() or 1) - 1)
         self.counts: Counter[Status] = Counter()
@@ -123,7 +132,6 @@ class Sandbox:
         self._waiting: dict[int, deque[SingleUse]] = {}
         """Started and unused processes, by hash seed."""
         self._last_error = ""
-        remove_abandoned_folders()
         self._closed = False
         # Threads that live as long as the sandbox: a process dies with the thread that started it.
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")
