@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from helpers import PROPERTY
 from milonga.sandbox import InvalidValue, Limits, Outcome, Program, decode, is_same_value, to_canonical, verdict
 from milonga.tasks.grading import Grader, decode_reply
-from sandbox_attacks import RESULTS, SAID
+from sandbox_attacks import ATTACKS, RESULTS, SAID
 from sandbox_forgery import TEXTS, forge_line
 from sandbox_helpers import opened
+from soak_sandbox import drawn, read_lines
 
 PROGRAM = Program("def f(x): return x", "f", ((1,), (2,)))
 EXPECTED = [to_canonical(value) for value in (1, 1.5, [1, 2.0], {1: {2}}, 10**1000, math.inf)]
@@ -49,7 +50,7 @@ def judge(line: bytes) -> Outcome:
 
 
 @PROPERTY
-@given(st.one_of(st.binary(), LINES.map(lambda line: line + b"\n"), st.integers().map(lambda seed: drawn(seed))))
+@given(st.one_of(st.binary(), LINES.map(lambda line: line + b"\n"), st.integers().map(lambda seed: forge(seed))))
 def test_any_bytes_end_in_a_verdict_on_their_own_program(line: bytes) -> None:
     outcome = judge(line)
     assert outcome.status in SAID
@@ -57,13 +58,22 @@ def test_any_bytes_end_in_a_verdict_on_their_own_program(line: bytes) -> None:
     f"{outcome.reason}{outcome.results}".encode()  # can be written to a file
 
 
-def drawn(seed: int) -> bytes:
+def forge(seed: int) -> bytes:
     return forge_line(random.Random(seed), "t", len(PROGRAM.calls))
 
 
 def test_lines_drawn_at_random_are_near_enough_to_be_read() -> None:
-    statuses = {judge(drawn(seed)).status for seed in range(500)}
+    statuses = {judge(forge(seed)).status for seed in range(500)}
     assert {"ok", "exception", "bad_output"} <= statuses
+
+
+def test_the_soak_draws_every_attack_and_many_forged_lines() -> None:
+    attacks = drawn("isolated", 2 * len(ATTACKS), seed=3)
+    assert [each.source for each in attacks] == [each.source for each in drawn("isolated", 2 * len(ATTACKS), seed=3)]
+    assert {each.name for each in ATTACKS} < {each.name for each in attacks}
+    assert len([each for each in attacks if each.name == "forged at random"]) == -(-len(ATTACKS) // 10)
+    statuses, flaws = read_lines(300, seed=3)
+    assert (statuses.total(), flaws) == (300, [])
 
 
 @pytest.mark.parametrize("text", RESULTS.values(), ids=RESULTS.keys())
