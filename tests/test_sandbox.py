@@ -347,6 +347,38 @@ def test_a_process_that_somebody_kills_is_our_fault_and_not_the_programs(level: 
         assert one(sandbox, IDENTITY, 2).status == "ok"
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_isolated_program_has_no_capability_and_a_filter(seed: int) -> None:
+    """Seen from outside, while it works: its process had one until it had bounded its scratch."""
+    before = children(os.getpid())
+    with opened("isolated", workers=1, wall_s=60, cpu_s=60) as sandbox:
+        endless = calling("def f():\n    while True: pass")
+        thread = threading.Thread(target=lambda: sandbox.run([endless], seed=seed))
+        thread.start()
+        assert wait_until(lambda: any(map(is_working, children(os.getpid()) - before)), 30)
+        for pid in filter(is_working, children(os.getpid()) - before):
+            known = read_status(pid)
+            held = {known[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+            assert (held, known["NoNewPrivs"], known["Seccomp"]) == ({"0" * 16}, "1", "2")
+        for pid in filter(is_outermost, children(os.getpid())):
+            os.kill(pid, signal.SIGKILL)
+        thread.join()
+
+
+def read_status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def is_working(pid: int) -> bool:
+    """Whether a process has used more processor time than starting takes."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[11]) + int(fields[12]) > 0.4 * os.sysconf("SC_CLK_TCK")
+
+
 def is_outermost(pid: int) -> bool:
     """Whether a process is the first of a program's."""
     try:
