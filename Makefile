@@ -78,7 +78,7 @@ isolation:
 
 # Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
 soak: $(STAMP) isolation
-	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
+	$(BIN)/python scripts/soak_sandbox.py --out docs/results/soak/programs.json
 
 # Every system for two or three small turns on real data with a real model, on a CPU; not a part of `make test`.
 # `make test-real DATA=FOLDER`, where FOLDER has gsm8k, math and mbpp; MODEL is a hub name, a folder or a GGUF file.

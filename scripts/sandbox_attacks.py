@@ -7,6 +7,8 @@ and how secrets begin. They are run by the tests, and ten thousand times by `mak
 
 from __future__ import annotations
 
+import json
+import random
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from milonga.sandbox.isolation import Level
 from milonga.sandbox.program import Outcome, Program, Status
 from milonga.sandbox.values import to_canonical
+from sandbox_forgery import forge_line
 
 ESCAPED = to_canonical("escaped")
 STOPPED: frozenset[Status] = frozenset({"ok", "exception"})
@@ -100,6 +103,20 @@ TIME = [
             return "escaped"
         """,
     ),
+    attack("lowers its own time", "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nreturn 'escaped'"),
+    attack(
+        "is awake at every tick",
+        """
+        import time
+        tick = time.clock_getres(6)
+        while True:
+            now = time.clock_gettime_ns(6)
+            while time.clock_gettime_ns(6) == now: pass
+            time.sleep(0.75 * tick)
+        """,
+        "timeout",
+        slow=True,
+    ),
 ]
 
 MEMORY = [
@@ -179,10 +196,7 @@ PROCESSES = [
     attack(
         "becomes another program",
         "import os, sys\nos.execv(sys.executable, ['python', '-S', '-c', 'while True: pass'])",
-        "timeout",
         "exception",
-        "bad_output",
-        slow=True,
     ),
 ]
 
@@ -229,10 +243,36 @@ def forged(name: str, *lines: str, token: str = "'00'") -> Attack:
     import json, os
     token = json.dumps({token})
     for line in {lines!r}:
-        os.write(descriptor(), line.replace("%s", token).encode())
+        os.write(descriptor(), line.replace("%s", token).encode(errors="surrogateescape"))
     os._exit(0)
     """
     return attack(f"forged: {name}", body, "bad_output", before=FIND_OURS)
+
+
+SAID: tuple[Status, ...] = ("ok", "syntax", "exception", "memory", "bad_output")
+"""What a program can say of itself, in a line that it writes on its own."""
+RESULTS = {
+    "a number beyond floats": f'{{"float":1{"0" * 400}}}',
+    "a list for a number": '{"float":[]}',
+    "bytes of a number": '{"bytes":1}',
+    "a member without a hash": '{"set":[[1]]}',
+    "a dict of a number": f'{{"dict":1{"0" * 400}}}',
+    "a long integer": "9" * 5000,
+    "deep lists": "[" * 3000,
+    "deep tuples": '{"tuple":[' * 500 + "]}" * 500,
+}
+"""Texts that are no canonical ones, each with an error of its own to whoever reads it carelessly."""
+
+
+def forged_at_random(seed: int) -> Attack:
+    """A line drawn at random, with the true token."""
+    line = forge_line(random.Random(seed), "TOKEN")
+    body = f"""
+    import os
+    os.write(descriptor(), {line!r}.replace(b"TOKEN", request()[0]["token"].encode()))
+    os._exit(0)
+    """
+    return attack(f"forged at random: {seed}", body, *SAID, before=FIND_OURS)
 
 
 TRUE_TOKEN = "request()[0]['token']"
@@ -246,13 +286,32 @@ FORGERY = [
     forged("no canonical text", LINE % ("%s", '["{\\"set\\": [2, 1]}"]', "") + "\n", token=TRUE_TOKEN),
     forged("a status of ours", LINE % ("%s", '["sandbox_error", "", ""]', "") + "\n", token=TRUE_TOKEN),
     forged("no JSON", "[" * 5000 + "\n"),
+    *(forged(name, LINE % ("%s", json.dumps([text]), "") + "\n", token=TRUE_TOKEN) for name, text in RESULTS.items()),
+    forged("a deep failure", LINE.replace("null", "[" * 900 + "]" * 900) % ("%s", "", "") + "\n", token=TRUE_TOKEN),
+    forged("a number for a token", LINE % ("1" + "0" * 400, '["1"]', "") + "\n"),
+    forged("no encoding", "\udcff\udcfe" + LINE % ("%s", '["1"]', "") + "\n", token=TRUE_TOKEN),
+    attack(
+        "forged: a failure in halves of characters",
+        """
+        import json, os
+        said = {"token": request()[0]["token"], "failure": ["exception", "\\ud800", "\\udc00"], "results": [], "mutates": False}
+        os.write(descriptor(), json.dumps(said).encode() + b"\\n")
+        os._exit(0)
+        """,
+        "exception",
+        before=FIND_OURS,
+    ),
+    *(forged_at_random(seed) for seed in range(8)),
     attack(
         "a line, then the true one",
         f"import os\nos.write(descriptor(), b{LINE % ('0', '', '')!r} + b'\\n')",
         "bad_output",
         before=FIND_OURS,
     ),
-    attack("exit code of a killed process", "import os\nos._exit(137)", "timeout"),
+    *(
+        attack(f"exit code of a process ended by {name}", f"import os\nos._exit({code})", "exception")
+        for name, code in {"SIGKILL": 137, "SIGTERM": 143, "SIGKILL, in more bits": 256 + 137, "SIGHUP": -127}.items()
+    ),
     attack("early exit", "import os\nos._exit(0)", "bad_output"),
     attack("early exit with an error", "import os\nos._exit(1)", "exception"),
     attack("sys.exit", "import sys\nsys.exit(0)", "exception"),
@@ -430,6 +489,56 @@ FILES = [
         """,
         level="isolated",
     ),
+    attack(
+        "folders without end",
+        """
+        import os
+        for count in range(20_000):
+            try: os.mkdir(str(count))
+            except OSError: return count
+        return "escaped"
+        """,
+        level="isolated",
+    ),
+    attack(
+        "empty files with long names, without end",
+        """
+        import os
+        for count in range(20_000):
+            try: os.close(os.open(f"{count:0250d}", os.O_CREAT | os.O_WRONLY))
+            except OSError: return count
+        return "escaped"
+        """,
+        level="isolated",
+    ),
+    attack("deep folders", "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')", "ok"),
+    attack("folder that nobody may read", "import os\nos.mkdir('d')\nos.mkdir('d/e')\nos.mkdir('d/e/f', 0)", "ok"),
+    attack(
+        "times of the null device",
+        """
+        import os
+        before = os.stat("/dev/null").st_mtime_ns
+        os.utime("/dev/null")
+        return "escaped" if os.stat("/dev/null").st_mtime_ns != before else 0
+        """,
+    ),
+    attack("lock of the null device", "import fcntl\nfcntl.flock(open('/dev/null'), fcntl.LOCK_EX)\nreturn 'escaped'"),
+    attack("lock of a library", "import fcntl, os\nfcntl.flock(open(os.__file__), fcntl.LOCK_EX)\nreturn 'escaped'"),
+    attack(
+        "locks without end",
+        """
+        import fcntl
+        file = open("/dev/null", "w")
+        for start in range(1000): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * start)
+        return "escaped"
+        """,
+    ),
+    attack("lease of a library", "import fcntl, os\nfcntl.fcntl(open(os.__file__), 1024, fcntl.F_RDLCK)\nreturn 'escaped'"),
+    attack("pages of a library", "import os\nos.posix_fadvise(os.open(os.__file__, 0), 0, 0, 4)\nreturn 'escaped'"),
+    attack(
+        "attributes of a library",
+        "import os\nos.setxattr(os.__file__, 'user.mark', b'x')\nreturn 'escaped'",
+    ),
     attack("many open files", "files = [open('x', 'w') for _ in range(1000)]\nreturn 'escaped'", "exception"),
     attack("links out", "import os\nos.symlink(bait['file'], 'link')\nreturn 'escaped' if open('link').read() else 0"),
     attack("device", "import os\nos.mknod('d', 0o60666, 1)\nreturn 'escaped'"),
@@ -471,6 +580,11 @@ SYSTEM = [
         "limits of its parent",
         "import resource\nresource.prlimit(bait['parent'], resource.RLIMIT_CPU, (1, 1))\nreturn 'escaped'",
     ),
+    call("kill of itself", 62, 129, "os.getpid()", "9"),
+    call("tkill of itself", 200, 130, "os.getpid()", "9"),
+    call("tgkill of itself", 234, 131, "os.getpid()", "os.getpid()", "9"),
+    call("rt_sigqueueinfo to itself", 129, 138, "os.getpid()", "9", "here"),
+    call("timer_create with a signal", 222, 107, "1", "0", "here"),
     call("ptrace, to be traced", 101, 117, "0", "0", "0", "0"),
     call("ptrace of the parent", 101, 117, "16", "bait['parent']", "0", "0"),
     call("process_vm_readv", 310, 270, "bait['parent']", "here", "1", "here", "1", "0"),

@@ -1,11 +1,12 @@
 """Ten thousand hostile programs: nothing escapes, nothing hangs, nothing is left behind. `make soak`.
 
-    python scripts/soak_sandbox.py --out docs/results/sandbox.json
-    python scripts/soak_sandbox.py --programs 300      # the script itself, in half a minute
+    python scripts/soak_sandbox.py --out docs/results/soak/programs.json
+    python scripts/soak_sandbox.py --count 300      # the script itself, in half a minute
 
 Every attack of `sandbox_attacks.py` is repeated, in random order, so that each would meet the leftovers of every other;
-those that use all their time less often. Meanwhile a secret lies in a file, in the environment, in an open descriptor and in
-memory, and a port is listened on. The exit code is 1 if anything was not contained, or was left.
+those that use all their time less often. One program in ten forges its result by a line that is drawn at random, and ten lines
+for each program are read without a process. Meanwhile a secret lies in a file, in the environment, in an open descriptor
+and in memory, and a port is listened on. The exit code is 1 if anything was not contained, or was left.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from milonga.sandbox import Level, Limits, Sandbox
+from milonga.sandbox import Level, Limits, Program, Sandbox, verdict
+from milonga.sandbox.folders import PREFIX
 from milonga.sandbox.isolation import get_bubblewrap_version
-from sandbox_attacks import ATTACKS, Attack
+from sandbox_attacks import ATTACKS, SAID, Attack, forged_at_random
 from sandbox_bait import Bait, children, is_alive, laid, watched
+from sandbox_forgery import forge_line
 
 SLOW_SHARE = 8
 """An attack that uses all its time is run this many times less often than others."""
+FORGED_SHARE = 10
+"""One in so many programs forges its result by a line drawn at random."""
+LINES = 10
+"""Forged lines that are read for each program, without a process."""
 BATCH = 500
 
 
@@ -40,6 +48,8 @@ def drawn(level: Level, count: int, seed: int) -> list[Attack]:
     rng = random.Random(seed)
     weights = [1 if each.slow else SLOW_SHARE for each in kinds]
     more = rng.choices(kinds, weights, k=max(0, count - len(kinds)))
+    for place in range(0, len(more), FORGED_SHARE):
+        more[place] = replace(forged_at_random(rng.randrange(1 << 32)), name="forged at random")
     chosen = [*kinds, *more][:count]
     rng.shuffle(chosen)
     return chosen
@@ -84,6 +94,24 @@ def soak(sandbox: Sandbox, attacks: list[Attack], bait: Bait) -> tuple[dict[str,
     return statuses, flaws
 
 
+def read_lines(count: int, seed: int) -> tuple[Counter[str], list[dict[str, str]]]:
+    """Statuses of forged lines, from bytes to outcome, and those that raised, or were taken for something else."""
+    program, rng = Program("", "f", ((), ())), random.Random(seed)
+    statuses: Counter[str] = Counter()
+    flaws: list[dict[str, str]] = []
+    for _ in range(count):
+        line = forge_line(rng, "token", len(program.calls))
+        ended = verdict.Ended(0, 0.0, "", True, stdout=line, stderr=line, result=line)
+        try:
+            status: str = verdict.judge_outcome(program, "isolated", Limits(), "token", 0.0, ended).status
+        except Exception as error:
+            status = type(error).__name__
+        statuses[status] += 1
+        if status not in SAID:
+            flaws.append({"attack": "line", "status": status, "reason": repr(line)[:200]})
+    return statuses, flaws
+
+
 def is_left(pid: int) -> bool:
     """Whether a process that we saw is still there; its number may belong to somebody else by now."""
     try:
@@ -98,7 +126,7 @@ def descriptors() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=10_000)
+    parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--level", choices=["isolated", "limited"], default="isolated")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
@@ -108,15 +136,18 @@ def main() -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="milonga-soak-") as folder:
         files = set(os.listdir(tempfile.gettempdir()))
+        tempfile.tempdir = folder  # whatever is left there is ours
         with watched(0.1) as seen, laid(Path(folder)) as bait:
             with Sandbox(Limits(), asked.level, allow_weak=asked.level == "limited", workers=asked.workers) as sandbox:
                 result = conditions(sandbox)
                 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                statuses, flaws = soak(sandbox, drawn(asked.level, asked.programs, asked.seed), bait)
+                statuses, flaws = soak(sandbox, drawn(asked.level, asked.count, asked.seed), bait)
             untouched = bait.is_untouched()
-        new = {
-            name for name in set(os.listdir(tempfile.gettempdir())) - files if "escaped" in name or "milonga-sandbox" in name
-        }
+        tempfile.tempdir = None
+        new = {name for name in set(os.listdir(tempfile.gettempdir())) - files if "escaped" in name}
+        new |= {name for name in os.listdir(folder) if name.startswith(PREFIX)}
+    lines, misread = read_lines(LINES * asked.count, asked.seed)
+    flaws += misread
     left = {
         "processes": len([pid for pid in seen | (children(os.getpid()) - before) if is_left(pid)]),
         "descriptors": descriptors() - opened,
@@ -126,6 +157,8 @@ def main() -> None:
         "seconds": round(time.monotonic() - start, 1),
         "programs": sum(each.total() for each in statuses.values()),
         "kinds": len(statuses),
+        "seed": asked.seed,
+        "forged_lines": dict(lines.most_common()),
         "not_contained": flaws,
         "bait_untouched": untouched,
         "left_behind": left,

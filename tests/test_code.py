@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from milonga.sandbox.values import to_canonical
 from milonga.tasks import Code, assign_split, make_task
 from milonga.tasks.base import DEMONSTRATIONS
 from milonga.tasks.code import CodeOptions, restore_row
-from milonga.tasks.code_data import UnreadableTest, parse_tests
+from milonga.tasks.code_data import FunctionParser, UnreadableTest, parse_tests, parse_written_tests
 from milonga.tasks.code_python import extract_source
 from milonga.tasks.code_tests import is_same_output
 from milonga.tasks.code_words import FAMILIES, add_brackets, call_program, draw_row, has_same_meaning
@@ -243,6 +245,55 @@ def test_a_test_file_that_cannot_be_read_is_said_in_one_line(case: str, tmp_path
     with pytest.raises(DataError) as caught:
         from_file(written(tmp_path, [line]))
     assert said in str(caught.value) and "line 1" in str(caught.value) and "\n" not in str(caught.value)
+
+
+DEEP = "-" * 500 + "1"
+DEEP_DATA: Any = 1
+for _ in range(900):
+    DEEP_DATA = [DEEP_DATA]
+HOSTILE_TESTS = {
+    "operators": {"prompt": "p", "entry_point": "f", "tests": f"assert f(1) == {DEEP}"},
+    "a list of them": {"prompt": "p", "entry_point": "f", "tests": [f"assert {DEEP}"]},
+    "MBPP": {"text": "t", "code": "def f(x): pass", "test_list": [f"assert f({DEEP}) == 1"]},
+    "MBPP's imports": {"text": "t", "code": "def f(x): pass", "test_list": ["assert f(1)"], "test_imports": [1]},
+    "MBPP's program": {"text": "t", "code": f"def f(x): return {'(' * 500}", "test_list": ["assert f(1)"]},
+    "HumanEval": {"prompt": "p", "entry_point": "f", "test": "def check(c):\n    assert c(1) == " + "(" * 500},
+    "data": {"prompt": "p", "entry_point": "f", "tests": [DEEP_DATA]},
+    "printed": {"prompt": "p", "inputs": [DEEP_DATA], "outputs": [DEEP_DATA]},
+    "cases": {"question_content": "p", "public_test_cases": [DEEP_DATA]},
+}
+PARSER = FunctionParser("prompt", "entry_point", "tests", "canonical_solution", False, 8, 1)
+
+
+@pytest.mark.parametrize("name", HOSTILE_TESTS)
+def test_tests_of_a_hostile_shape_are_one_line(name: str) -> None:
+    with pytest.raises(DataError, match=r"^here: field .*task.unreadable=skip$") as caught:
+        PARSER.parse(1, "here", HOSTILE_TESTS[name])
+    assert "\n" not in str(caught.value)
+    with contextlib.suppress(DataError):  # of a program or imports that cannot be read, nothing is left to skip
+        row = replace(PARSER, skip_unreadable=True).parse(1, "here", HOSTILE_TESTS[name])
+        assert not row.tests and not row.checks and not row.printed
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("assert f(1) == 1"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("test_list", "test", "public_test_cases", "inputs", "outputs", "tests", "test_setup_code", "test_imports", "task_id")
+TEXTS = {"prompt": "p", "text": "t", "code": "def f(x): return x", "entry_point": "f", "question_content": "q"}
+
+
+@PROPERTY
+@given(st.dictionaries(st.sampled_from([*FIELDS, *TEXTS]), JSON), st.booleans())
+def test_any_record_is_a_function_or_one_line(record: dict[str, Any], skip: bool) -> None:
+    with contextlib.suppress(DataError):
+        replace(PARSER, skip_unreadable=skip).parse(1, "here", TEXTS | record)
+
+
+def test_assertions_that_a_model_nests_without_end_are_left_out() -> None:
+    source = f"assert f(1) == {DEEP}\nassert {DEEP}\nassert f({'[' * 150}{']' * 150}) == 1\nassert f(2) == 3"
+    assert parse_written_tests(source) == [("f", ((2,), to_canonical(3)))]
 
 
 def test_tests_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:

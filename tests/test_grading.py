@@ -225,7 +225,7 @@ def test_the_worker_holds_no_secrets(grader: Grader) -> None:
 def test_closing_ends_the_process_and_removes_its_folder() -> None:
     grader = Grader()
     grader.compare_answers([("1/2", "2/4")])
-    pid, folder = worker_id(grader), Path(grader._workers["math", False]._folder.name)
+    pid, folder = worker_id(grader), Path(grader._workers["math", False]._folder)
     assert folder.is_dir()
     grader.close()
     assert not is_running(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import resource
@@ -28,6 +29,7 @@ from milonga.sandbox import (
     Sandbox,
     SandboxBroken,
     executor,
+    folders,
     isolation,
     seccomp,
     to_canonical,
@@ -158,6 +160,10 @@ def test_every_attack_is_contained_and_leaves_nothing(level: Level, tmp_path: Pa
 
 
 SUCCEED = [
+    "lock of the null device",
+    "lock of a library",
+    "locks without end",
+    "pages of a library",
     "environment",
     "inherited descriptors",
     "secret file",
@@ -227,6 +233,23 @@ def test_programs_share_nothing(sandbox: Sandbox) -> None:
     plain = "import math\ndef f(): return sum([]) + math.floor(0.5)"
     patched, after = sandbox.run([calling(patch), calling(plain)])
     assert (patched.results, after.results) == ((to_canonical(7),), (to_canonical(0),))
+
+
+MARKS = {
+    "time": "os.utime('/dev/null')\n    return os.stat('/dev/null').st_mtime_ns",
+    "lock": "fcntl.flock(FILE, fcntl.LOCK_EX | fcntl.LOCK_NB)\n    return 'mine alone'",
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_no_mark_on_what_all_programs_see_reaches_another(sandbox: Sandbox, name: str) -> None:
+    """Not even one that is made meanwhile: here a lock by us on the library, which all of them read."""
+    program = calling(f"import fcntl, os\nFILE = open(os.__file__)\ndef f():\n    {MARKS[name]}\n")
+    with open(os.__file__) as library:
+        before = sandbox.run([program] * 2)
+        fcntl.flock(library, fcntl.LOCK_SH)
+        after = [*sandbox.run([program] * 2), *sandbox.run_deterministic([program])]
+    assert len({(each.status, each.results) for each in [*before, *after]}) == 1
 
 
 SPELLINGS = [
@@ -303,19 +326,57 @@ def test_the_order_of_sets_is_the_same_every_time(sandbox: Sandbox) -> None:
 # ------------------------------------------------------------------------------------------------ when something is wrong
 
 
-def test_a_process_that_somebody_kills_is_our_fault_and_not_the_programs(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("place", [0, -1], ids=["outermost", "innermost"])
+def test_a_process_that_somebody_kills_is_our_fault_and_not_the_programs(level: Level, number: int, place: int) -> None:
+    """On a seed by which the innermost process is no init, which would ignore a signal that can be ignored."""
+    program = calling("import time\ndef f(): time.sleep(50)")
     done: list[Outcome] = []
-    thread = threading.Thread(target=lambda: done.extend(sandbox.run([calling("import time\ndef f(): time.sleep(2)")] * 2)))
-    thread.start()
-    time.sleep(0.5)
-    while thread.is_alive():  # also what waits to be used, and what is started in its place
-        for pid in children(os.getpid()):
-            if is_outermost(pid):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-    thread.join()
-    assert [o.status for o in done] == ["sandbox_error", "sandbox_error"]
-    assert one(sandbox, IDENTITY, 2).status == "ok"
+    with opened(level, cpu_s=60, wall_s=60) as sandbox:
+        thread = threading.Thread(target=lambda: done.extend(sandbox.run([program] * 2, seed=1)))
+        thread.start()
+        time.sleep(0.5)
+        while thread.is_alive():  # also what waits to be used, and what is started in its place
+            for pid in children(os.getpid()):
+                if is_outermost(pid):
+                    os.kill(sorted({pid} | children(pid))[place], number)
+            time.sleep(0.05)
+        thread.join()
+        assert [o.status for o in done] == ["sandbox_error", "sandbox_error"]
+        assert one(sandbox, IDENTITY, 2).status == "ok"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_isolated_program_has_no_capability_and_a_filter(seed: int) -> None:
+    """Seen from outside, while it works: its process had one until it had bounded its scratch."""
+    before = children(os.getpid())
+    with opened("isolated", workers=1, wall_s=60, cpu_s=60) as sandbox:
+        endless = calling("def f():\n    while True: pass")
+        thread = threading.Thread(target=lambda: sandbox.run([endless], seed=seed))
+        thread.start()
+        assert wait_until(lambda: any(map(is_working, children(os.getpid()) - before)), 30)
+        for pid in filter(is_working, children(os.getpid()) - before):
+            known = read_status(pid)
+            held = {known[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+            assert (held, known["NoNewPrivs"], known["Seccomp"]) == ({"0" * 16}, "1", "2")
+        for pid in filter(is_outermost, children(os.getpid())):
+            os.kill(pid, signal.SIGKILL)
+        thread.join()
+
+
+def read_status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def is_working(pid: int) -> bool:
+    """Whether a process has used more processor time than starting takes."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[11]) + int(fields[12]) > 0.4 * os.sysconf("SC_CLK_TCK")
 
 
 def is_outermost(pid: int) -> bool:
@@ -326,6 +387,55 @@ def is_outermost(pid: int) -> bool:
     except OSError:
         return False
     return parent == os.getpid() and b"child.py" in command
+
+
+LEFT = """
+from milonga.sandbox import Limits, Program, Sandbox
+with Sandbox(Limits(wall_s=60), "limited", allow_weak=True, workers=1) as sandbox:
+    print("started", flush=True)
+    sandbox.run([Program("open('mine', 'w').close()\\nimport time\\ntime.sleep(60)")])
+"""
+
+
+def test_folders_of_who_was_killed_are_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened("limited").close()
+    environment = {**os.environ, "PYTHONPATH": str(Path(executor.__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    (tmp_path / f"{folders.PREFIX}of-nobody").touch()
+    (tmp_path / "milonga-runs").mkdir()
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, env=environment) as process:
+        assert wait_until(lambda: bool(list(tmp_path.glob("*/mine"))), 60)
+        (left,) = [path.parent for path in tmp_path.glob("*/mine")]
+        folders.remove_abandoned_folders()
+        assert left.is_dir()  # its owner lives
+        process.kill()
+    assert left.is_dir()
+    with opened("limited") as sandbox:
+        assert one(sandbox, IDENTITY, 1).status == "ok"
+    assert not left.exists()
+    assert {f"{folders.PREFIX}of-nobody", "milonga-runs"} <= set(os.listdir(tmp_path))  # what is no folder of ours stays
+
+
+def test_what_a_program_leaves_in_its_folder_can_be_removed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    inner = root
+    for name in "abc":
+        inner /= name
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        (inner / "out").symlink_to(tmp_path)
+    here = os.getcwd()
+    try:
+        os.chdir(inner)
+        for _ in range(30):  # deeper than a path can go
+            os.mkdir("d" * 200)
+            os.chdir("d" * 200)
+        os.mkdir("closed", 0)
+    finally:
+        os.chdir(here)
+    (tmp_path / "kept").touch()
+    folders.remove_tree(str(root))
+    assert os.listdir(tmp_path) == ["kept"]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -493,7 +603,12 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
     [
         ("isolated", {"code": 0}, "ok"),
         ("isolated", {"code": 0, "cpu_s": 1.1}, "timeout"),
-        ("isolated", {"code": 137, "cpu_s": 0.1}, "timeout"),
+        ("isolated", {"code": 137, "cpu_s": 0.1}, "sandbox_error"),
+        ("isolated", {"code": 137, "cpu_s": 1.0, "elapsed_s": 1.0}, "timeout"),
+        ("isolated", {"code": 137, "cpu_s": 0.1, "elapsed_s": 1.0}, "timeout"),
+        ("isolated", {"code": 137, "killed": "wall"}, "timeout"),
+        ("isolated", {"code": 143, "elapsed_s": 3.0}, "sandbox_error"),
+        ("isolated", {"code": 152}, "exception"),
         ("isolated", {"code": 139}, "exception"),
         ("isolated", {"code": 3}, "memory"),
         ("isolated", {"code": 1}, "exception"),
@@ -502,9 +617,10 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
         ("isolated", {"code": -9, "killed": "output"}, "output_too_large"),
         ("isolated", {"code": -9, "killed": "result"}, "bad_output"),
         ("isolated", {"code": 0, "gone": False}, "sandbox_error"),
-        ("limited", {"code": -9, "cpu_s": 1.0}, "timeout"),
+        ("limited", {"code": -9, "cpu_s": 1.0, "elapsed_s": 1.0}, "timeout"),
         ("limited", {"code": -9, "cpu_s": 0.1}, "sandbox_error"),
-        ("limited", {"code": 137, "cpu_s": 0.1}, "timeout"),
+        ("limited", {"code": -9, "cpu_s": 0.1, "elapsed_s": 1.0}, "timeout"),
+        ("limited", {"code": -15, "elapsed_s": 3.0}, "sandbox_error"),
         ("limited", {"code": -11}, "exception"),
     ],
 )

@@ -33,11 +33,12 @@ EXTRAS = {
 def _describe_sandbox() -> str:
     """Describe the best sandbox level that this system offers, and why there is no better one."""
     from milonga.sandbox import isolation
-    from milonga.sandbox.executor import try_level
+    from milonga.sandbox.executor import is_file_count_bounded, try_level
 
     reason = try_level("isolated")
     if reason is None:
-        return f"isolated ({isolation.get_bubblewrap_version()})"
+        bound = "" if is_file_count_bounded() else "; the number of a program's files is not bounded on this system"
+        return f"isolated ({isolation.get_bubblewrap_version()}{bound})"
     worse = try_level("limited")
     return f"limited only: {reason}" if worse is None else f"none: {worse}"
 

@@ -26,6 +26,8 @@ Module = type(sys)
 TEXT = 500
 """Characters of an exception's text that are reported."""
 SET_DEATH_SIGNAL, SET_NO_NEW_PRIVILEGES, SET_SECCOMP, FILTER_MODE, SIGKILL = 1, 38, 22, 2, 9
+REMOUNT, NO_SET_USER_ID, NO_DEVICES = 32, 2, 4
+CAPABILITY_VERSION = 0x20080522
 OUT_OF_MEMORY = 3
 """The exit code of a process that could not even say so."""
 
@@ -35,10 +37,12 @@ def main() -> NoReturn:
     codec = _load_module("codec", os.path.dirname(os.path.abspath(__file__)))
     os.environ.clear()
     sys.argv[:] = ["program"]
+    if setup["files"] is not None:
+        _bound_files(setup["files"])
+        _drop_capabilities()
     set_limits(setup["limits"])
-    if setup["filter"] is not None:
-        _load_syscall_filter(os.read(setup["filter"], 1 << 16))
-        os.close(setup["filter"])
+    _load_syscall_filter(os.read(setup["filter"], 1 << 16))
+    os.close(setup["filter"])
     _write_line(setup["result"], f"ready {time.process_time():.6f}")
     request = json.loads(_receive_request())
     gc.collect()
@@ -61,8 +65,25 @@ def set_limits(limits: dict[str, int]) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
+def _bound_files(most: int) -> None:
+    """Bound the number of files in scratch. Where the system forbids it, only their size is bounded: `doctor` measures it."""
+    import ctypes
+
+    ctypes.CDLL(None).mount(None, b"/scratch", None, REMOUNT | NO_SET_USER_ID | NO_DEVICES, b"nr_inodes=%d" % most)
+
+
+def _drop_capabilities() -> None:
+    """Give up every capability for good: no program may be read while there is one."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    head, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    if libc.capset(head, none) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
 def _load_syscall_filter(code: bytes) -> None:
-    """Load a seccomp filter into this process, and make it die with its parent. Bubblewrap does both itself."""
+    """Load a seccomp filter into this process, and make it die with its parent."""
     import ctypes
 
     class Filter(ctypes.Structure):

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from milonga.errors import UserError
+from milonga.sandbox.folders import remove_abandoned_folders
 from milonga.sandbox.isolation import IsolationError, Level, Mount, find_bubblewrap, require_architecture
 from milonga.sandbox.process import NotStarted, SingleUse
 from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, make_failed_outcome
@@ -58,6 +59,8 @@ def escapes(home):
 )
 """A probe: tries what an isolated process must not be able to do, and returns what succeeded."""
 HARMLESS = Program("def nothing(): pass", "nothing", ((),))
+COUNT = Program("import os\ndef files(): return os.statvfs('.').f_files", "files", ((),))
+"""Returns how many files its scratch folder can hold."""
 
 
 class SandboxBroken(UserError):
@@ -79,6 +82,12 @@ def try_level(level: Level) -> str | None:
     if level == "isolated" and outcome.results != (to_canonical([]),):
         return f"a process in it can reach beyond it: {outcome.results[0]}"
     return None
+
+
+def is_file_count_bounded() -> bool:
+    """Whether the number of files of an isolated program is bounded here: some systems forbid the mount that it takes."""
+    limits = Limits(cpu_s=10, wall_s=60)
+    return SingleUse("isolated", limits, seed=0).run(COUNT).results == (to_canonical(limits.scratch_files),)
 
 
 def choose_level(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
@@ -114,6 +123,7 @@ class Sandbox:
         """`mounts` are extra folders that programs may read; enforced only if isolated."""
         self.limits = limits or Limits()
         self.mounts = mounts
+        remove_abandoned_folders()
         self.level, self.weaker_because = choose_level(isolation, allow_weak)
         self.workers = workers or max(1, (os.cpu_count() or 1) - 1)
         self.counts: Counter[Status] = Counter()

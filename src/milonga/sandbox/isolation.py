@@ -2,7 +2,7 @@
 
 - `isolated`: bubblewrap gives the process namespaces of its own (user, mounts, processes, network, IPC, host name), a read-only
   root that holds the interpreter and the system's libraries and nothing else, scratch in memory, no privileges, and the
-  filter of system calls.
+  filter of system calls. It loads the filter itself, after it has bounded its scratch, before it reads its program.
 - `limited`: an ordinary process of this user, with limits of the system and the same filter, which it loads itself. It can read
   what the user can read, and write where the user can write.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +32,7 @@ HARNESS = Path(__file__).parent
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 FLAGS = ("-P", "-s", "-S", "-B", "-X", "utf8")
 """As `-I`, but for the environment: its only variable is the hash seed, which `-I` would ignore."""
+SCRATCH = "/scratch"
 MB = 1 << 20
 
 
@@ -69,7 +71,7 @@ def find_bubblewrap() -> str:
 
 @functools.cache
 def build_filter(level: Level) -> bytes:
-    """Build the seccomp filter. Bubblewrap loads it before the process sets its limits; a limited process loads it last."""
+    """Build the seccomp filter of a program. Its process loads it last of all, when nothing of the program is there yet."""
     return seccomp.compile_filter(
         require_architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS
     )
@@ -81,16 +83,19 @@ def build_command(
     """Build the command of a sandbox process. It has three extra descriptors: for its result, with the filter's code, and
     for bubblewrap's information about the process that it started. `mounts` are added to what all programs have.
     """
-    setup = json.dumps({"result": result, "limits": _convert_limits(limits), "filter": code if level == "limited" else None})
+    files = limits.scratch_files if level == "isolated" else None
+    setup = json.dumps({"result": result, "limits": _convert_limits(limits), "filter": code, "files": files})
     if level == "limited":
         return [_find_interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
+    tool = find_bubblewrap()
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
-    wrapped = [*build_wrapper(find_bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)), *first]
+    # To mount in its own namespace, once: the process bounds its scratch, and gives it up before it reads its program.
+    mounting = ["--cap-add", "CAP_SYS_ADMIN"] if _may_keep_capabilities(tool) else []
     return [
-        *wrapped,
-        "--seccomp",
-        str(code),
+        *build_wrapper(tool, limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)),
+        *first,
+        *mounting,
         "--info-fd",
         str(info),
         "--",
@@ -101,6 +106,11 @@ def build_command(
     ]
 
 
+def _may_keep_capabilities(tool: str) -> bool:
+    """Whether bubblewrap gives capabilities within the new namespace: one with a set-user-id bit does so for root alone."""
+    return os.geteuid() == 0 or not os.stat(tool).st_mode & stat.S_ISUID
+
+
 def build_confined_command(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
     """Build the command of a confined interpreter, trusted more than a program: it may fork, and read what is mounted."""
     wrapped = build_wrapper(find_bubblewrap(), Limits().scratch_mb, tuple(mounts))
@@ -109,7 +119,7 @@ def build_confined_command(arguments: Sequence[str], mounts: Sequence[Mount], co
 
 def build_confined_filter() -> bytes:
     """Build the filter of a confined interpreter: as for programs, but it may start processes."""
-    return seccomp.compile_filter(require_architecture(), without=())
+    return seccomp.compile_filter(require_architecture(), without=(), for_program=False)
 
 
 def list_package_mounts() -> tuple[list[Mount], list[str]]:
@@ -156,7 +166,10 @@ def build_wrapper(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[s
 
 
 def build_mount_arguments(mounts: Sequence[Mount], scratch: int) -> list[str]:
-    """Build the file system arguments: libraries, mounts, /dev/null and scratch; all but scratch read-only."""
+    """Build the file system arguments: libraries, mounts, /dev/null and scratch; all but scratch read-only.
+
+    The null device is the host's, and no filesystem of ours can hold one: the filter keeps its times and locks from a program.
+    """
     arguments: list[str] = []
     for library in LIBRARIES:
         if os.path.islink(library):
@@ -168,7 +181,7 @@ def build_mount_arguments(mounts: Sequence[Mount], scratch: int) -> list[str]:
         arguments += ["--ro-bind", mount.source, mount.target]
     for folder in _list_hidden_folders():
         arguments += ["--tmpfs", folder, "--remount-ro", folder]
-    return [*arguments, "--size", str(scratch * MB), "--tmpfs", "/scratch", "--chdir", "/scratch", "--remount-ro", "/"]
+    return [*arguments, "--size", str(scratch * MB), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/"]
 
 
 def _list_hidden_folders() -> list[str]:

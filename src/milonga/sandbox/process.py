@@ -16,10 +16,10 @@ import secrets
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 
+from milonga.sandbox.folders import make_folder
 from milonga.sandbox.isolation import Level, Mount, build_command, build_environment, build_filter
 from milonga.sandbox.program import Limits, Outcome, Program
 from milonga.sandbox.verdict import Ended, Killed, encode_request, judge_outcome, max_result_bytes
@@ -43,7 +43,7 @@ class SingleUse:
         with contextlib.ExitStack() as made:
             folder = "/"
             if level == "limited":
-                folder = made.enter_context(tempfile.TemporaryDirectory(prefix="milonga-sandbox-"))
+                folder = made.enter_context(make_folder())
             ends = [os.pipe() for _ in range(2)]
             self._result, self._info = (made.enter_context(open(source, "rb", buffering=0)) for source, _ in ends)
             sinks = [sink for _, sink in ends]
@@ -73,7 +73,7 @@ class SingleUse:
             "result": self._result.fileno(),
         }
         self._kept = {name: bytearray() for name in self._streams}
-        self._cpu_s = 0.0
+        self._cpu_s = self._begun = 0.0
         self._inner: int | None = None
         """A handle on the process that bubblewrap started. With it goes everything in its namespace."""
 
@@ -86,7 +86,8 @@ class SingleUse:
                 code = self._terminate("wall").code
                 said = self._kept["stderr"].decode(errors="replace")[-500:].strip()
                 raise NotStarted(f"the process did not start (exit code {code}): {said}")
-            deadline = time.monotonic() + self.limits.wall_s
+            self._begun = time.monotonic()
+            deadline = self._begun + self.limits.wall_s
             killed = self._converse(encode_request(program, token), deadline, max_result_bytes(program))
             return judge_outcome(program, self.level, self.limits, token, started, self._terminate(killed))
         finally:
@@ -172,8 +173,9 @@ class SingleUse:
             _, status, usage = os.wait4(self.process.pid, 0)
             self.process.returncode = os.waitstatus_to_exitcode(status)
             self._cpu_s = usage.ru_utime + usage.ru_stime
+        elapsed = time.monotonic() - self._begun
         output = {name: bytes(kept) for name, kept in self._kept.items()}
-        return Ended(self.process.returncode, self._cpu_s, killed, self._is_gone(), **output)
+        return Ended(self.process.returncode, self._cpu_s, killed, self._is_gone(), elapsed, **output)
 
     def _is_gone(self) -> bool:
         """Whether what ran behind bubblewrap is gone too. It dies when bubblewrap does, but a moment later."""

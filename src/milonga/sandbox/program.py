@@ -48,6 +48,11 @@ class Limits(BaseModel):
     """Of standard output, and as much of standard error."""
     source_kb: int = Field(20, ge=1)
 
+    @property
+    def scratch_files(self) -> int:
+        """Files and folders in scratch, one for every 2 kB: each takes memory of the kernel's, even if it is empty."""
+        return self.scratch_mb << 9
+
 
 @dataclass(frozen=True)
 class Program:

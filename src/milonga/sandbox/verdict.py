@@ -3,12 +3,15 @@
 Invariants:
 - The line is accepted only as a whole: one line, with the token of this very request, with exactly the known fields, and with
   results that are canonical texts. A program can write such a line itself; it then says no more than it could have returned.
-- What a program can bring about is never `sandbox_error`: that status drops an item, and must not be a way out.
+- Whatever a process sent is data of its program: judging it raises nothing, and what cannot be read is `bad_output`.
+- What a program can bring about is never `sandbox_error`: that status drops an item, and must not be a way out. Where it cannot
+  be told who ended a process, the program did.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +28,8 @@ SAID: tuple[Status, ...] = ("syntax", "exception", "memory", "bad_output")
 FIELDS = {"token", "failure", "results", "mutates"}
 OUT_OF_MEMORY = 3
 """The exit code of a process that could not even say so."""
+FROM_OUTSIDE = frozenset({1, 2, 3, 10, 12, 15})  # SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2 and SIGTERM, of Linux
+"""Signals that a program has no way to bring upon itself."""
 SHOWN = 500
 """Characters of an exception's name and text."""
 
@@ -39,6 +44,8 @@ class Ended:
     killed: Killed
     gone: bool
     """Whether all of it was gone in time."""
+    elapsed_s: float = 0.0
+    """On the clock, since it had its program."""
     stdout: bytes = b""
     stderr: bytes = b""
     result: bytes = b""
@@ -62,15 +69,17 @@ def max_result_bytes(program: Program) -> int:
 
 
 def judge_outcome(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
-    """Judge a program's outcome. `started` is the processor time before the program began."""
+    """Judge a program's outcome; never raises. `started` is the processor time before the program began."""
     cpu_s = max(0.0, ended.cpu_s - started)
     output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
-    failure = _explain_failure(level, limits, cpu_s, ended)
+    failure = _explain_failure(level, limits, started, ended)
     if failure is None:
         try:
             failure, results, mutates = read(ended.result, token, len(program.calls))
         except Forged as flaw:
-            failure = Failure("bad_output", "", str(flaw))
+            failure = Failure("bad_output", "", _clean_text(str(flaw)))
+        except Exception as flaw:  # a reader that fails must not fail the run: the line is the program's, and so is the flaw
+            failure = Failure("bad_output", "", f"the result cannot be read: {type(flaw).__name__}")
     if failure is not None:
         return make_failed_outcome(program, failure, *output)
     flaws = [result for result in results if isinstance(result, Failure)]
@@ -78,8 +87,9 @@ def judge_outcome(program: Program, level: Level, limits: Limits, token: str, st
     return Outcome(flaws[0].status if flaws else "ok", results, *output, mutates=mutates, reason=reason)
 
 
-def _explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
+def _explain_failure(level: Level, limits: Limits, started: float, ended: Ended) -> Failure | None:
     """Return the failure of a process without a result worth parsing; None if it may have one."""
+    number = _find_signal(ended.code)
     if not ended.gone:
         return Failure("sandbox_error", "", "something of the process outlived it")
     if ended.killed == "wall":
@@ -88,10 +98,9 @@ def _explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -
         return Failure("output_too_large", "", f"more than {limits.output_kb} kB")
     if ended.killed == "result":
         return Failure("bad_output", "", "a result of more than its bound")
-    if _was_killed_from_outside(level, limits, ended):
-        return Failure("sandbox_error", "", f"the process was ended by signal {-ended.code} from outside")
-    number = -ended.code if ended.code < 0 else ended.code - 128
-    if cpu_s > limits.cpu_s or number == signal.SIGKILL:
+    if _was_killed_from_outside(level, limits, started, ended):
+        return Failure("sandbox_error", "", f"the process was ended by signal {number} from outside")
+    if ended.cpu_s - started > limits.cpu_s or number == signal.SIGKILL:
         return Failure("timeout", "", f"after {limits.cpu_s:g} s of processor time")
     if ended.code == OUT_OF_MEMORY:
         return Failure("memory", "MemoryError", "")
@@ -101,15 +110,22 @@ def _explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -
     return None
 
 
-def _was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
-    """Whether the process was killed by neither us, nor the program, nor the kernel for its processor time.
+def _find_signal(code: int) -> int:
+    """Find the signal that ended a process: bubblewrap reports it as an exit code, which the filter keeps from programs."""
+    return -code if code < 0 else code - 128
 
-    If isolated, we see bubblewrap's exit code, which the program cannot reach. A limited one cannot send signals either;
-    the kernel kills it where its time, the start included, is used up.
+
+def _was_killed_from_outside(level: Level, limits: Limits, started: float, ended: Ended) -> bool:
+    """Whether the process was certainly killed by neither us, nor the program, nor the kernel for its processor time.
+
+    A program cannot send signals, not even to itself. If isolated, a signal that ended bubblewrap itself was not about the
+    program. The kernel kills at a whole second of processor time, counted in ticks: who is awake at each of them is charged for
+    more time than it used. So a process that was killed is known to be innocent only as long as that second lasts on the clock.
     """
-    if level == "isolated":
-        return ended.code < 0
-    return ended.code == -signal.SIGKILL and ended.cpu_s < 0.9 * limits.cpu_s
+    number = _find_signal(ended.code)
+    if (level == "isolated" and ended.code < 0) or number in FROM_OUTSIDE:
+        return True
+    return number == signal.SIGKILL and started + ended.elapsed_s < 0.9 * math.ceil(limits.cpu_s)
 
 
 def read(said: bytes, token: str, calls: int) -> tuple[Failure | None, tuple[Canonical | Failure, ...], bool]:
@@ -150,4 +166,9 @@ def _parse_failure(entry: Any) -> Failure:
     ):
         raise Forged("a failure is not one that a process may report")
     status, error, message = entry
-    return Failure(status, error[:SHOWN], message[:SHOWN])
+    return Failure(status, _clean_text(error), _clean_text(message))
+
+
+def _clean_text(text: str) -> str:
+    """Cut a text that is shown, and replace what no file or terminal can take: halves of characters."""
+    return text[:SHOWN].encode(errors="replace").decode()

@@ -113,7 +113,7 @@ class FunctionParser:
         if not isinstance(assertions, list) or not assertions or not all(isinstance(each, str) for each in assertions):
             raise UnreadableTest("not a list of assertions")
         entry = _find_entry(code, assertions[0])
-        setup = record.get("test_setup_code") or "\n".join(record.get("test_imports") or ())
+        setup = record.get("test_setup_code") or "\n".join(_get_lines(record, "test_imports"))
         tests, checks = self._sort_assertions(assertions, entry, setup)
         shown = assertions[: self.show_tests]
         return FunctionRow(
@@ -137,7 +137,7 @@ class FunctionParser:
                 tests += _parse_assertions(text, entry, skip=False)
             except (UnreadableTest, InvalidValue):
                 if not self.skip_unreadable:
-                    checks.append(make_check(setup, ast.unparse(_parse_python(text))))
+                    checks.append(make_check(setup, _unparse(_parse_python(text))))
         return tuple(tests), tuple(checks)
 
     def _parse_human_eval(self, record: Mapping[str, Any], where: str) -> FunctionRow:
@@ -194,6 +194,14 @@ def _get_text(record: Mapping[str, Any], field: str, where: str) -> str:
     return text.strip()
 
 
+def _get_lines(record: Mapping[str, Any], field: str) -> list[str]:
+    """Get a list of texts, empty if the field is not there."""
+    lines = record.get(field) or []
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise UnreadableTest(f"'{field}' beside it is not a list of texts")
+    return lines
+
+
 def _get_solution(record: Mapping[str, Any], field: str) -> str:
     """Get a right program, or nothing: it measures tests, and no problem depends on it."""
     solution = record.get(field)
@@ -244,10 +252,10 @@ def _pair_up(inputs: Any, outputs: Any) -> list[Mapping[str, Any]]:
 def _parse_case(case: Any) -> tuple[str, str]:
     """Parse a test of a program that reads and prints: `{"input": text, "output": text}`."""
     if not isinstance(case, Mapping) or case.get("testtype", "stdin") != "stdin":
-        raise UnreadableTest(f"not a test by standard input: {str(case)[:60]!r}")
+        raise UnreadableTest(f"not a test by standard input: {_show(case)}")
     given, printed = case.get("input"), case.get("output")
     if not isinstance(given, str) or not isinstance(printed, str):
-        raise UnreadableTest(f"`input` and `output` are not two texts: {str(case)[:60]!r}")
+        raise UnreadableTest(f"`input` and `output` are not two texts: {_show(case)}")
     if not printed.strip():
         raise UnreadableTest("an empty `output`, which a missing program would give")
     return given, printed
@@ -255,6 +263,14 @@ def _parse_case(case: Any) -> tuple[str, str]:
 
 class UnreadableTest(ValueError):
     """A test that is no call with literals and a literal as its result."""
+
+
+def _show(value: Any) -> str:
+    """Show how a value of any shape begins."""
+    try:
+        return repr(str(value)[:60])
+    except RecursionError:
+        return f"a deep {type(value).__name__}"
 
 
 def parse_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
@@ -279,9 +295,9 @@ def _parse_data_test(part: Any) -> Test:
     elif isinstance(part, list) and len(part) == 2:
         arguments, expected = part
     else:
-        raise UnreadableTest(f"a test is {{args, expected}}, a pair, or an assertion, not {str(part)[:60]!r}")
+        raise UnreadableTest(f"a test is {{args, expected}}, a pair, or an assertion, not {_show(part)}")
     if not isinstance(arguments, list):
-        raise UnreadableTest(f"the arguments of a test are a list, not {str(arguments)[:60]!r}")
+        raise UnreadableTest(f"the arguments of a test are a list, not {_show(arguments)}")
     to_canonical(arguments)  # within the bounds
     return tuple(arguments), to_canonical(expected)
 
@@ -295,10 +311,18 @@ def _parse_python(source: str) -> ast.Module:
         raise UnreadableTest(f"does not parse as Python{f' (its line {line})' if line else ''}") from None
 
 
+def _unparse(node: ast.AST) -> str:
+    """Write a piece of Python out again; what is nested too deeply for that is no test."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        raise UnreadableTest("nested too deeply") from None
+
+
 def _parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
     """Parse the assertions of a piece of Python, without running it."""
     asserts = [node for node in ast.walk(_parse_python(source)) if isinstance(node, ast.Assert)]
-    asserts = [node for node in asserts if ast.unparse(node.test) != "True"]  # it says nothing, and stands in public sets
+    asserts = [node for node in asserts if _unparse(node.test) != "True"]  # it says nothing, and stands in public sets
     if not asserts:
         raise UnreadableTest("holds no assertion")
     found = []
@@ -312,7 +336,7 @@ def _parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
 
 
 def _parse_assertion(test: ast.expr, entry: str) -> Test:
-    said = ast.unparse(test)[:80]
+    said = _unparse(test)[:80]
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.Is)):
         raise UnreadableTest(f"not `{entry}(...) == value`: {said}")
     call, expected = test.left, test.comparators[0]

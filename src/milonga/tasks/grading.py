@@ -16,12 +16,10 @@ import atexit
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -30,6 +28,7 @@ from typing import Any, Literal
 
 from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
+from milonga.sandbox.folders import make_folder, remove_abandoned_folders
 from milonga.sandbox.process import open_filled_pipe
 from milonga.tasks.answers import NAME, RELATION, Quantity, is_number, normalise_answer, read_quantity
 
@@ -47,7 +46,10 @@ MOST_SIDES = 4
 """Sides of an equation that are still compared."""
 LONGEST = 2000
 """Characters of an answer that are still read as mathematics. Longer ones cost seconds to parse, and none is right."""
-REPLY_BYTES = 1 << 26
+REPLY_BYTES, GRADE_BYTES = 1 << 26, 1 << 16
+"""Of a reply, and of one about an answer: that one is short, whoever writes it."""
+GRADES = ("equal", "score")
+"""Operations on an answer."""
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
 """What an interpreter may need in order to start, and nothing that a user keeps secret."""
 
@@ -66,7 +68,9 @@ class Worker:
     def __init__(self, kind: Kind, memory: int, confined: bool = False, start_limit: float = START_LIMIT) -> None:
         require_package(kind)
         product = NEEDS[kind][1]
-        self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
+        remove_abandoned_folders()
+        self._made = contextlib.ExitStack()
+        self._folder = self._made.enter_context(make_folder())
         self._expired = False
         self._asked = 0
         self._open = True
@@ -79,8 +83,8 @@ class Worker:
                 pass_fds=() if code is None else (code,),
                 env=make_environment("/scratch") | isolation.find_own_library("isolated")
                 if confined
-                else make_environment(self._folder.name),
-                cwd=self._folder.name,
+                else make_environment(self._folder),
+                cwd=self._folder,
                 start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
             )
         try:
@@ -100,7 +104,7 @@ class Worker:
         watchdog.daemon = True
         watchdog.start()
         try:
-            line = self._exchange(json.dumps(request).encode() + b"\n")
+            line = self._exchange(json.dumps(request).encode() + b"\n", GRADE_BYTES if operation in GRADES else REPLY_BYTES)
         except BaseException:
             self.close()  # interrupted: a reply that nobody waits for must not meet the next request
             raise
@@ -108,21 +112,21 @@ class Worker:
             watchdog.cancel()
             watchdog.join()
         reply = decode_reply(line)
-        if reply is None or reply.get("id") != self._asked:
+        if reply is None or reply["id"] != self._asked:
             self.close()
             raise WorkerLostError("timeout" if self._expired else "crash")
         if self._expired or reply.get("leaving"):
             self.close()
         if "error" in reply:
-            raise WorkerError(str(reply["error"]))
+            raise WorkerError(reply["error"])
         return reply.get("value")
 
-    def _exchange(self, request: bytes) -> bytes:
+    def _exchange(self, request: bytes, most: int) -> bytes:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(request)
             self.process.stdin.flush()
-            return self.process.stdout.readline(REPLY_BYTES)
+            return self.process.stdout.readline(most)
         except (OSError, ValueError):
             return b""
 
@@ -153,7 +157,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
-        self._folder.cleanup()
+        self._made.close()
 
 
 def _build_worker_command(kind: Kind, memory: int, code: int | None) -> list[str]:
@@ -185,12 +189,13 @@ def make_environment(folder: str) -> dict[str, str]:
 
 
 def decode_reply(line: bytes) -> dict[str, Any] | None:
-    """Decode a reply, or None for anything else: the line may have been written by a hostile answer."""
+    """Decode a reply, or None for anything else; never raises: the line may have been written by a hostile answer."""
     try:
         reply = json.loads(line)
-    except (ValueError, RecursionError):
+        is_reply = type(reply["id"]) is int and type(reply.get("error", "")) is str
+    except Exception:  # whatever a line brings about, it is only no reply
         return None
-    return reply if isinstance(reply, dict) else None
+    return reply if is_reply else None
 
 
 class Cache:
@@ -278,7 +283,7 @@ class Grader:
 
     def _score(self, arguments: list[Any], confined: bool) -> float | None:
         value = self._ask_cached("gym", "score", arguments, confined)
-        usable = isinstance(value, int | float) and math.isfinite(value)
+        usable = isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
         return float(value) if usable else None
 
     def ask_gym(self, operation: str, *arguments: Any) -> Any:
