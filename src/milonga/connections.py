@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
+from dataclasses import replace
 from typing import Any, Literal
 
 import h11
@@ -19,6 +21,9 @@ from uvicorn.server import ServerState
 
 from milonga.auth import App
 from milonga.bounds import RETRY, Bounds, Refusal, identify_client
+
+BACKLOG = 128
+"""Most connections that are accepted at once; those beyond the bound are open until they are refused."""
 
 
 class BoundedConfig(uvicorn.Config):
@@ -32,6 +37,7 @@ class BoundedConfig(uvicorn.Config):
             ws_max_size=bounds.body,
             loop="asyncio",
             lifespan="on",
+            backlog=BACKLOG,
             log_level="error",  # a client could fill the log with warnings
             access_log=False,
             server_header=False,
@@ -39,7 +45,9 @@ class BoundedConfig(uvicorn.Config):
             timeout_graceful_shutdown=linger,
             h11_max_incomplete_event_size=bounds.head,
         )
-        self.bounds = bounds
+        # Where fewer files may be open, the system would refuse connections, with a traceback for each.
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.bounds = replace(bounds, connections=min(bounds.connections, descriptors // 2))
 
 
 class BoundedConnection(H11Protocol):
