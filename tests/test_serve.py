@@ -456,18 +456,38 @@ def test_connections_are_counted_in_all_and_for_each_client(pair: Pair, limits: 
     assert complaints.records == []
 
 
-def test_an_answer_that_nobody_takes_is_thrown_away(pair: Pair) -> None:
-    """The client's buffer is small, and the answer, with an id of 900 KB, is not."""
-    body = json.dumps({"solutions": [SOLUTION | {"id": "x" * 900_000}]}).encode()
-    with serving(opened(pair), Limits(seconds=0.2)) as client, socket.socket() as raw, listening() as complaints:
-        assert client.server is not None and client.service is not None
+LONG = write_post(b"/verify", json.dumps({"solutions": [SOLUTION | {"id": "x" * 900_000}]}).encode())
+"""Its answer, in which the id comes back, is longer than what the system holds of it."""
+
+
+@contextmanager
+def connect_narrow(client: Client) -> Iterator[socket.socket]:
+    with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        raw.settimeout(60)
         raw.connect(("127.0.0.1", client.port))
-        raw.sendall(write_post(b"/verify", body))
+        yield raw
+
+
+def test_an_answer_that_nobody_takes_is_thrown_away(pair: Pair) -> None:
+    with serving(opened(pair), Limits(seconds=0.2)) as client, connect_narrow(client) as raw, listening() as complaints:
+        assert client.server is not None and client.service is not None
+        raw.sendall(LONG)
         wait_until(lambda: client.service.batches == 1)
         wait_until(lambda: not client.server.server_state.connections)
         assert client.ask("GET", "/health").status == 200
     assert complaints.records == []
+
+
+def test_an_answer_that_is_taken_slowly_is_waited_for(pair: Pair) -> None:
+    """Looked at often, and each time it has moved on: the whole takes longer than the head of another request may."""
+    with serving(opened(pair), Limits(head_seconds=0.1)) as client, connect_narrow(client) as raw:
+        raw.sendall(LONG)
+        back = bytearray()
+        while piece := raw.recv(1 << 16):
+            back += piece
+            time.sleep(0.002)
+        assert list_statuses(bytes(back)) == (200,) and back.endswith(b"]}") and len(back) > 900_000
 
 
 def test_clients_of_one_network_are_one() -> None:

@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from milonga.auth import Receive, Scope
@@ -34,7 +35,7 @@ class Bounds:
     body: int = 1 << 20
     """Most bytes of a request's body; then 413."""
     seconds: float = 30.0
-    """Most seconds for the body to arrive (then 408), and for an answer to be taken (then the connection ends)."""
+    """Most seconds for the body to arrive (then 408), and for a part of an answer to be taken (then the connection ends)."""
     connections: int = 512
     """Most open connections; then 503."""
     per_client: int = 256
@@ -50,6 +51,7 @@ class Refusal:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+@lru_cache(4096)
 def identify_client(address: str) -> str:
     """Whom an address counts for: itself, or in IPv6 its network, since one client has all addresses of a /64."""
     try:

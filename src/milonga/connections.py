@@ -24,6 +24,8 @@ from milonga.bounds import RETRY, Bounds, Refusal, identify_client
 
 BACKLOG = 128
 """Most connections that are accepted at once; those beyond the bound are open until they are refused."""
+PART = 1 << 16
+"""Fewest bytes of a waiting answer that a client takes in its time, if it does not take them all."""
 
 
 class BoundedConfig(uvicorn.Config):
@@ -64,6 +66,8 @@ class BoundedConnection(H11Protocol):
         self.bounds = config.bounds
         self._patience: asyncio.TimerHandle | None = None
         """Ends the connection, while the client is waited for."""
+        self._unsent = 0
+        """Bytes that waited for the client when it was last looked at."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -97,7 +101,8 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         # Before the rest: it may begin with the next request, if that has come.
-        self._start_patience(self.bounds.head_seconds)
+        waits = self.transport.get_write_buffer_size() > 0
+        self._start_patience(self.bounds.seconds if waits else self.bounds.head_seconds)
         super().on_response_complete()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -122,6 +127,7 @@ class BoundedConnection(H11Protocol):
 
     def _start_patience(self, seconds: float) -> None:
         self._stop_patience()
+        self._unsent = self.transport.get_write_buffer_size()
         self._patience = self.loop.call_later(seconds, self._lose_patience)
 
     def _stop_patience(self) -> None:
@@ -130,7 +136,11 @@ class BoundedConnection(H11Protocol):
             self._patience = None
 
     def _lose_patience(self) -> None:
-        """End the connection; a client that sent a part of a head is told why."""
+        """End the connection, unless its answer is being taken; a client that sent a part of a head is told why."""
+        unsent = self.transport.get_write_buffer_size()
+        if 0 < unsent <= self._unsent - PART:
+            self._start_patience(self.bounds.seconds)
+            return
         begun = self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]
         if begun and not self.transport.is_closing():
             self._refuse(Refusal(408, f"a head took more than {self.bounds.head_seconds:g} seconds to arrive"))
