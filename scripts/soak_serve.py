@@ -34,6 +34,7 @@ from typing import Any
 
 from server_attacks import (
     BODIES,
+    CLOSE,
     HOST,
     JSON,
     MALFORMED,
@@ -54,7 +55,8 @@ EVERY = 10.0
 """Seconds between two looks at the server."""
 BUSY = (429, 503)
 """Statuses of requests that could be answered, at another time."""
-BODY = 1 << 20
+BODY, PATIENCE = 1 << 20, 10.0
+"""Of the server: most bytes of a body, most seconds for a head."""
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Tally:
             self.counts[f"{kind}: {what}"] += 1
             if not fine:
                 self.failures.append(f"{kind}: {what} {detail!r:.300}")
+                print(self.failures[-1], file=sys.stderr, flush=True)
 
     def note_time(self, seconds: float) -> None:
         with self._lock:
@@ -101,10 +104,10 @@ def write_requests() -> list[bytes]:
     ]
 
 
-def learn_answers(port: int) -> tuple[tuple[bytes, bytes], ...]:
+def learn_answers(port: int, requests: list[bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """Ask every request once, alone."""
     found = []
-    for request in write_requests():
+    for request in requests:
         answer = exchange(port, request)
         if list_statuses(answer) != (200,):
             raise SystemExit(f"not answered: {request!r:.200} {answer!r:.200}")
@@ -176,17 +179,18 @@ def stall(load: Load, rng: random.Random) -> None:
 def trickle(load: Load, rng: random.Random) -> None:
     """A client that sends a good request in small pieces, within its time."""
     request, right = rng.choice(load.known)
-    before, back = load.tally.floods, bytearray()
+    before, back, begun, late = load.tally.floods, bytearray(), time.monotonic(), False
     with suppress(ConnectionError), socket.create_connection(("127.0.0.1", load.port), timeout=60) as raw:
         size = max(1, len(request) // 20)
         for start in range(0, len(request), size):
             raw.sendall(request[start : start + size])
             time.sleep(rng.uniform(0, 0.2))
+        late = time.monotonic() - begun > PATIENCE / 2  # on a busy machine this client may be slower than it means to be
         while piece := raw.recv(7):
             back += piece
     flooded = bool(before % 2) or load.tally.floods != before
     statuses = list_statuses(bytes(back))
-    fine = back.partition(b"\r\n\r\n")[2] == right if statuses == (200,) else statuses == (503,) or flooded
+    fine = back.partition(b"\r\n\r\n")[2] == right if statuses == (200,) else statuses == (503,) or flooded or late
     load.tally.note("trickled", statuses, fine, bytes(back))
 
 
@@ -225,7 +229,9 @@ def flood(load: Load, rng: random.Random) -> None:
             with suppress(OSError):
                 stack.enter_context(socket.create_connection(("127.0.0.1", load.port), timeout=60))
         time.sleep(rng.uniform(0, 2))
-    time.sleep(1)  # until the server has seen them go
+    while list_statuses(exchange(load.port, write_head(b"GET", b"/health", HOST, CLOSE))) != (200,):
+        time.sleep(0.1)  # until the server has seen enough of them go
+    time.sleep(1)
     load.tally.floods += 1
     load.tally.note("floods", "", True)
 
@@ -371,14 +377,14 @@ def soak(run: Path, log: Path, seconds: float, seed: int) -> tuple[dict[str, Any
     process, port = start_server(run, log)
     try:
         tally, start = Tally(), time.monotonic()
-        load = Load(port, learn_answers(port), tally)
+        load = Load(port, learn_answers(port, write_requests()), tally)
         first, ended = look(process.pid, start), threading.Event()
         threads = drive(load, ended, seed)
         samples = watch(process.pid, tally, seconds)
         ended.set()
         for thread in threads:
             thread.join(timeout=90)
-        again = learn_answers(port)
+        again = learn_answers(port, write_requests())
         time.sleep(15)  # until the last idle connections have been given up
         found, wrong = judge(samples, first, look(process.pid, start))
         process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
+import soak_serve
 from helpers import PROPERTY
 from milonga.auth import bind_socket
 from milonga.bounds import identify_client
@@ -494,6 +496,27 @@ def test_clients_of_one_network_are_one() -> None:
     assert identify_client("2001:db8::1") == identify_client("2001:db8::ffff:1") != identify_client("2001:db8:0:1::1")
     assert identify_client("10.0.0.1") == identify_client("::ffff:10.0.0.1") != identify_client("10.0.0.2")
     assert identify_client("fe80::1%eth0") == identify_client("fe80::2") and identify_client("") == ""
+
+
+def test_the_soak_counts_what_is_right_and_finds_what_is_not(client: Client) -> None:
+    requests = soak_serve.write_requests()[5:8]
+    load = soak_serve.Load(client.port, soak_serve.learn_answers(client.port, requests), soak_serve.Tally())
+    rng = random.Random(0)
+    for step in (soak_serve.ask, soak_serve.attack, soak_serve.leave, soak_serve.send_much, soak_serve.ask_together):
+        step(load, rng)
+    assert load.tally.failures == [] and load.tally.counts["good: 200"] >= 2 and load.tally.counts["left: "] == 1
+    soak_serve.ask(replace(load, known=tuple((request, b"another answer") for request, _ in load.known)), rng)
+    assert len(load.tally.failures) == 1 and load.tally.failures[0].startswith("good: 200")
+
+
+def test_the_soak_judges_growth() -> None:
+    def judge(memory: float, descriptors: int, threads: int) -> list[str]:
+        samples = [soak_serve.Sample(at, 500 + memory * at / 3600, 10, 4, at / 2) for at in range(0, 3601, 10)]
+        first, last = samples[0], soak_serve.Sample(3630, 500, descriptors, threads, 1800)
+        return soak_serve.judge(samples, first, last)[1]
+
+    assert judge(20, 12, 4) == []
+    assert [wrong.split()[0] for wrong in judge(60, 13, 5)] == ["memory", "descriptors:", "threads:"]
 
 
 # The gate's parts.
