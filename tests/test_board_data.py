@@ -401,7 +401,7 @@ async def answered(guard: Guard, kind: str = "http", path: str = "/", query: str
         sent.append(dict(message))
 
     async def receive() -> dict[str, Any]:
-        return {}
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     pairs = [(key.encode(), value.encode()) for key, value in headers.items()]
     await guard({"type": kind, "path": path, "query_string": query.encode(), "headers": pairs}, receive, send)
@@ -423,8 +423,10 @@ def test_without_a_token_only_names_of_this_machine_are_answered() -> None:
     guard = Guard(inside, 8710, None)
     for host in ("127.0.0.1:8710", "localhost:8710", "LOCALHOST", "[::1]:8710"):
         assert ask(guard, host=host)["status"] == 200
-    for host in ("evil.example", "127.0.0.1.evil.example:8710", "", "[", "10.0.0.1"):
+    for host in ("evil.example", "127.0.0.1.evil.example:8710", "", "10.0.0.1"):
         assert ask(guard, host=host)["status"] == 421
+    for host in ("[", "localhost:[", "localhost:8710/x", "localhost@evil.example", "local host"):
+        assert ask(guard, host=host)["status"] == 400
 
 
 def test_pages_of_another_origin_open_no_socket() -> None:
@@ -432,6 +434,25 @@ def test_pages_of_another_origin_open_no_socket() -> None:
     assert ask(guard, "websocket", host="127.0.0.1:8710", origin="https://evil.example")["type"] == "websocket.close"
     assert ask(guard, "websocket", host="127.0.0.1:8710", origin="http://127.0.0.1:9999")["type"] == "websocket.close"
     assert ask(guard, "websocket", host="127.0.0.1:8710", origin="http://127.0.0.1:8710")["type"] == "http.response.start"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://[", "null", "", "http://127.0.0.1:8710/x", "http://127.0.0.1:8710@evil.example", "://"]
+)
+def test_an_origin_that_is_none_is_another(origin: str) -> None:
+    for guard in (Guard(inside, 8710, None), Guard(inside, 8710, TOKEN)):
+        assert ask(guard, host="127.0.0.1:8710", origin=origin)["status"] == 403
+        assert ask(guard, "websocket", host="127.0.0.1:8710", origin=origin)["type"] == "websocket.close"
+    assert ask(Guard(inside, 8710, TOKEN), host="", origin="null", authorization=f"Bearer {TOKEN}")["status"] == 403
+
+
+def test_a_head_without_bound_reaches_no_page() -> None:
+    guard = Guard(inside, 8710, None)
+    assert ask(guard, host="localhost", cookie="x" * 20_000)["status"] == 431
+    assert ask(guard, "http", "/", "x" * 9_000, host="localhost")["status"] == 414
+    assert ask(guard, "websocket", host="localhost", cookie="x" * 20_000)["type"] == "websocket.close"
+    assert ask(guard, **{"host": "localhost", "content-length": "3", "transfer-encoding": "chunked"})["status"] == 400
+    assert ask(guard, **{"host": "localhost", "content-length": "9" * 5000})["status"] == 413
 
 
 def test_a_token_is_asked_for_and_becomes_a_cookie() -> None:
@@ -448,6 +469,8 @@ def test_a_token_is_asked_for_and_becomes_a_cookie() -> None:
     assert ask(guard, host="box:8710", authorization=f"Bearer {TOKEN}")["status"] == 200
     away = ask(guard, "http", "//evil.example/x", f"token={TOKEN}", host="box:8710")
     assert dict(away["headers"])[b"location"] == b"/evil.example/x", "a link with a token leads nowhere else"
+    lines = ask(guard, "http", "/run/a\r\nSet-Cookie: b=c/é", f"token={TOKEN}", host="box:8710")
+    assert dict(lines["headers"])[b"location"] == b"/run/a%0D%0ASet-Cookie%3A%20b%3Dc/%C3%A9"
 
 
 def test_the_board_only_reads(rollouts: Rollouts, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from milonga.probing.advice import Advice
 from milonga.probing.figures import SolverFigures
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Parsed, Problem, Solution
+from server_attacks import CLOSE, HOST, MALFORMED, exchange, list_statuses, write_head
 
 pytest.importorskip("nicegui")
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -360,6 +361,15 @@ def test_with_a_token_the_link_that_carries_it_opens_the_page(browser: Browser, 
         browser.driver.get("about:blank")
         server.close()
     assert all("401" in text for text in browser.complaints())
+
+
+def test_hostile_requests_are_refused(server: Server) -> None:
+    port = int(server.url.rpartition(":")[2])
+    for attack in MALFORMED:
+        assert list_statuses(exchange(port, attack.data)) == attack.statuses, attack.name
+    for origin, status in ((b"http://[", 403), (b"http://localhost", 200)):
+        head = write_head(b"GET", b"/", HOST, CLOSE, b"Origin: " + origin + b"\r\n")
+        assert list_statuses(exchange(port, head)) == (status,)
 
 
 def test_the_page_shows_a_live_run(browser: Browser, server: Server, runs: Path) -> None:

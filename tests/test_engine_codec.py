@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_helpers import CORPUS, SPECIALS, TEMPLATE, tokenizer
+from milonga.engine.local import templates
 from milonga.engine.local.codec import Codec, map_byte_characters
 from milonga.errors import ConfigError
 from milonga.types import Part
@@ -202,6 +203,38 @@ def test_a_template_that_hides_the_users_text_is_refused() -> None:
             Codec(own, "auto")
     finally:
         own.chat_template = TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "does not end within 1 s"),
+        ("{{ messages[0]['content'] }}{{ 'x' * 9999999999 }}", "MemoryError"),
+        ("{{ raise_exception('roles must\nalternate') }}", "roles must alternate"),
+    ],
+    ids=["time", "memory", "refusal"],
+)
+def test_a_template_that_cannot_be_rendered_is_one_line(monkeypatch: pytest.MonkeyPatch, template: str, says: str) -> None:
+    own = tokenizer("chat")
+    monkeypatch.setattr(templates, "SECONDS", 1)
+    monkeypatch.setattr(own, "chat_template", template)
+    monkeypatch.setattr(own, "name_or_path", "foreign/model")
+    with pytest.raises(
+        ConfigError, match=r"^the chat template of 'foreign/model' cannot be rendered: .*; set chat = 'off'$"
+    ) as it:
+        Codec(own, "auto")
+    assert says in str(it.value)
+    assert Codec(own, "off").chat is False
+
+
+def test_a_template_is_rendered_as_the_tokenizer_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tokenizer("chat")
+    template = "{{ bos_token }}{% for m in messages %}{{ m | tojson }}<é>{% endfor %}{{ eos_token }}"
+    monkeypatch.setattr(own, "chat_template", template)
+    for talk in templates.TALKS:
+        messages = [{"role": role, "content": content} for role, content in talk]
+        rendered = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert templates.render_template(own, talk) == rendered
 
 
 # Stop strings.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +26,27 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
+import soak_serve
 from helpers import PROPERTY
 from milonga.auth import bind_socket
+from milonga.bounds import identify_client
+from milonga.connections import BoundedConfig
 from milonga.pair import Pair
 from milonga.using.gate import CLIENTS, Limits, Rates
 from milonga.using.http import make_app
 from milonga.using.service import BusyError, Service
+from server_attacks import (
+    BODIES,
+    HOST,
+    MALFORMED,
+    UNUSUAL,
+    Attack,
+    exchange,
+    iterate_mutants,
+    list_statuses,
+    write_head,
+    write_post,
+)
 
 TOKEN = "a-token-of-some-length"
 PROBLEMS = [{"question": f"{n}+4*5%100"} for n in range(12)]
@@ -43,8 +62,8 @@ class Reply(NamedTuple):
 class Client:
     """Requests to a port of this machine, each on a connection of its own."""
 
-    def __init__(self, port: int, service: Service | None = None) -> None:
-        self.port, self.service = port, service
+    def __init__(self, port: int, service: Service | None = None, server: uvicorn.Server | None = None) -> None:
+        self.port, self.service, self.server = port, service, server
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -59,20 +78,43 @@ class Client:
         return self.ask("POST", path, json.dumps(data).encode(), **({"Content_Type": "application/json"} | headers))
 
 
+class Complaints(logging.Handler):
+    """What a server logs, errors of the event loop among it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record.getMessage())
+
+
+@contextmanager
+def listening() -> Iterator[Complaints]:
+    complaints = Complaints()
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(complaints)
+    try:
+        yield complaints
+    finally:
+        for logger in loggers:
+            logger.removeHandler(complaints)
+
+
 @contextmanager
 def serving(pair: Pair, limits: Limits, token: str | None = None, loopback: bool = True) -> Iterator[Client]:
     """The application in this process, by uvicorn in a thread; at the end it must have stopped."""
     service = Service(pair, limits.waiting)
     listener = bind_socket("127.0.0.1", 0)
-    config = uvicorn.Config(make_app(service, limits, token, loopback), log_level="critical", proxy_headers=False)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(BoundedConfig(make_app(service, limits, token, loopback), limits, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
     try:
-        yield Client(listener.getsockname()[1], service)
+        yield Client(listener.getsockname()[1], service, server)
     finally:
         server.should_exit = True
         thread.join(timeout=30)
@@ -175,7 +217,7 @@ def test_one_item_that_does_not_fit_spoils_no_other(client: Client) -> None:
 @pytest.mark.parametrize(
     ("call", "status"),
     [
-        (lambda c: c.ask("POST", "/solve", b"{", Content_Type="application/json"), 422),
+        (lambda c: c.ask("POST", "/solve", b"{", Content_Type="application/json"), 400),
         (lambda c: c.ask("POST", "/solve", b"\xff", Content_Type="application/json"), 400),
         (lambda c: c.ask("POST", "/solve", b"{}", Content_Type="text/plain"), 415),
         (lambda c: c.ask("POST", "/solve", b"{}"), 415),
@@ -346,6 +388,135 @@ def test_the_command_serves_and_ends_well_on_both_signals(trained: Path) -> None
         for server in servers:
             server.kill()
             server.wait()
+
+
+# What clients do to connections.
+
+
+def name_attack(attack: Attack) -> str:
+    return attack.name
+
+
+@pytest.mark.parametrize("attack", [*MALFORMED, *UNUSUAL, *BODIES], ids=name_attack)
+def test_hostile_requests_are_refused_in_one_line_each(client: Client, attack: Attack) -> None:
+    with listening() as complaints:
+        answer = exchange(client.port, attack.data)
+        assert list_statuses(answer) == attack.statuses, answer
+        assert attack.statuses[-1] in (200, 405) or re.search(rb'\r\n\r\n\{"error": ?"[^\n]{1,400}"\}$', answer), answer
+        assert client.ask("GET", "/health").status == 200
+    assert complaints.records == []
+
+
+@PROPERTY
+@given(data=st.binary(max_size=300) | st.integers(0, 1 << 32).map(lambda seed: next(iterate_mutants(random.Random(seed)))))
+def test_no_bytes_end_the_server_or_fill_its_log(client: Client, data: bytes) -> None:
+    with listening() as complaints:
+        statuses = list_statuses(exchange(client.port, data, half=True))
+        assert {status // 100 for status in statuses} <= {2, 4}
+        assert client.ask("GET", "/health").status == 200
+    assert complaints.records == []
+
+
+@pytest.mark.parametrize("before", [b"", write_head(b"GET", b"/health", HOST)], ids=["at once", "after an answer"])
+def test_half_a_head_is_not_waited_for(pair: Pair, before: bytes) -> None:
+    with serving(opened(pair), Limits(head_seconds=0.2)) as client:
+        answer = exchange(client.port, before + b"GET /health HTTP/1.1\r\nHost: local")
+        assert list_statuses(answer)[-1] == 408 and answer.endswith(b'seconds to arrive"}')
+        assert exchange(client.port, b"") == b"", "who says nothing is told nothing"
+        wait_until(lambda: client.server is not None and not client.server.server_state.connections)
+
+
+def test_a_body_that_goes_on_after_its_answer_ends_its_connection(pair: Pair) -> None:
+    with serving(opened(pair), Limits(head_seconds=0.2)) as client, listening() as complaints:
+        head = write_head(b"GET", b"/health", HOST, b"Transfer-Encoding: chunked\r\n")
+        for more in (b"", b"1\r\na\r\n", b"no chunk\r\n"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=60) as raw:
+                raw.sendall(head)
+                answer = raw.recv(1000)
+                while not answer.endswith(b"}"):
+                    answer += raw.recv(1000)
+                assert list_statuses(answer) == (200,)
+                raw.sendall(more)
+                with suppress(ConnectionError):
+                    assert raw.recv(1000) == b""
+    assert complaints.records == []
+
+
+@pytest.mark.parametrize(("limits", "status"), [(Limits(connections=2), 503), (Limits(per_client=2), 429)])
+def test_connections_are_counted_in_all_and_for_each_client(pair: Pair, limits: Limits, status: int) -> None:
+    with serving(opened(pair), limits) as client, listening() as complaints:
+        assert client.server is not None
+        held = client.server.server_state.connections
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(("127.0.0.1", client.port)))
+            wait_until(lambda: len(held) == 2)
+            answer = exchange(client.port, b"")
+            assert list_statuses(answer) == (status,) and b"Retry-After: 1" in answer
+        wait_until(lambda: not held)
+        assert client.ask("GET", "/health").status == 200
+    assert complaints.records == []
+
+
+LONG = write_post(b"/verify", json.dumps({"solutions": [SOLUTION | {"id": "x" * 900_000}]}).encode())
+"""Its answer, in which the id comes back, is longer than what the system holds of it."""
+
+
+@contextmanager
+def connect_narrow(client: Client) -> Iterator[socket.socket]:
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        raw.settimeout(60)
+        raw.connect(("127.0.0.1", client.port))
+        yield raw
+
+
+def test_an_answer_that_nobody_takes_is_thrown_away(pair: Pair) -> None:
+    with serving(opened(pair), Limits(seconds=0.2)) as client, connect_narrow(client) as raw, listening() as complaints:
+        assert client.server is not None and client.service is not None
+        raw.sendall(LONG)
+        wait_until(lambda: client.service.batches == 1)
+        wait_until(lambda: not client.server.server_state.connections)
+        assert client.ask("GET", "/health").status == 200
+    assert complaints.records == []
+
+
+def test_an_answer_that_is_taken_slowly_is_waited_for(pair: Pair) -> None:
+    """Looked at often, and each time it has moved on: the whole takes longer than the head of another request may."""
+    with serving(opened(pair), Limits(head_seconds=0.1)) as client, connect_narrow(client) as raw:
+        raw.sendall(LONG)
+        back = bytearray()
+        while piece := raw.recv(1 << 16):
+            back += piece
+            time.sleep(0.002)
+        assert list_statuses(bytes(back)) == (200,) and back.endswith(b"]}") and len(back) > 900_000
+
+
+def test_clients_of_one_network_are_one() -> None:
+    assert identify_client("2001:db8::1") == identify_client("2001:db8::ffff:1") != identify_client("2001:db8:0:1::1")
+    assert identify_client("10.0.0.1") == identify_client("::ffff:10.0.0.1") != identify_client("10.0.0.2")
+    assert identify_client("fe80::1%eth0") == identify_client("fe80::2") and identify_client("") == ""
+
+
+def test_the_soak_counts_what_is_right_and_finds_what_is_not(client: Client) -> None:
+    requests = soak_serve.write_requests()[5:8]
+    load = soak_serve.Load(client.port, soak_serve.learn_answers(client.port, requests), soak_serve.Tally())
+    rng = random.Random(0)
+    for step in (soak_serve.ask, soak_serve.attack, soak_serve.leave, soak_serve.send_much, soak_serve.ask_together):
+        step(load, rng)
+    assert load.tally.failures == [] and load.tally.counts["good: 200"] >= 2 and load.tally.counts["left: "] == 1
+    soak_serve.ask(replace(load, known=tuple((request, b"another answer") for request, _ in load.known)), rng)
+    assert len(load.tally.failures) == 1 and load.tally.failures[0].startswith("good: 200")
+
+
+def test_the_soak_judges_growth() -> None:
+    def judge(memory: float, descriptors: int, threads: int) -> list[str]:
+        samples = [soak_serve.Sample(at, 500 + memory * at / 3600, 10, 4, at / 2) for at in range(0, 3601, 10)]
+        first, last = samples[0], soak_serve.Sample(3630, 500, descriptors, threads, 1800)
+        return soak_serve.judge(samples, first, last)[1]
+
+    assert judge(20, 12, 4) == []
+    assert [wrong.split()[0] for wrong in judge(60, 13, 5)] == ["memory", "descriptors:", "threads:"]
 
 
 # The gate's parts.

@@ -1,7 +1,8 @@
 """Access control of the board, as ASGI middleware.
 
 Invariants: without a token only requests under a name of this machine are served (`milonga.auth`); with a token nothing is
-served without it; a page of another origin cannot open a web socket; a browser is told to load nothing from elsewhere.
+served without it; a page of another origin cannot open a web socket; a browser is told to load nothing from elsewhere;
+the application sees well-formed heads and bodies within their bounds alone (`milonga.bounds`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import hmac
 from collections.abc import MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
+from milonga.bounds import Bounds, Refusal, read_body, refuse_head, replay_body
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -25,6 +27,8 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
+BOUNDS = Bounds(body=1 << 16)
+"""A page sends clicks and words, and no files."""
 
 
 class Guard:
@@ -39,6 +43,10 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        malformed = refuse_head(scope, BOUNDS)
+        if malformed is not None:
+            await send_refusal(scope, send, malformed)
+            return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         refusal = self.find_refusal(headers)
@@ -46,19 +54,31 @@ class Guard:
             if scope["type"] == "http" and compare_secret(query.pop("token", ""), self.token):
                 await self.set_cookie_and_redirect(scope["path"], query, send)
                 return
-            refusal = 401, "this page needs its token: open the link with ?token=… once"
+            refusal = Refusal(401, "this page needs its token: open the link with ?token=… once")
         if refusal is not None:
-            await send_refusal(scope, send, *refusal)
+            await send_refusal(scope, send, refusal)
             return
+        await self.pass_on(scope, receive, send)
+
+    async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer: a request with its whole body, or a web socket."""
+        if scope["type"] == "http":
+            body = await read_body(receive, BOUNDS)
+            if isinstance(body, Refusal):
+                await send_refusal(scope, send, body)
+            if not isinstance(body, bytes):
+                return
+            receive = replay_body(body, receive)
         await self.app(scope, receive, _add_security_headers(send))
 
-    def find_refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
+    def find_refusal(self, headers: dict[str, str]) -> Refusal | None:
         host = headers.get("host", "")
         if self.token is None and not is_local(host):
-            return 421, "this page is served to its own machine only, under the name localhost or 127.0.0.1"
+            return Refusal(421, "this page is served to its own machine only, under the name localhost or 127.0.0.1")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return 403, "a page of another origin may not ask"
+        # An origin is a scheme and a host, nothing else: what a URL parser makes of more does not matter.
+        if origin is not None and (not host or origin.lower().partition("://")[2] != host.lower()):
+            return Refusal(403, "a page of another origin may not ask")
         return None
 
     def is_authenticated(self, headers: dict[str, str]) -> bool:
@@ -75,19 +95,18 @@ class Guard:
 
     async def set_cookie_and_redirect(self, path: str, query: dict[str, str], send: Send) -> None:
         """Set the cookie and redirect to the same page without the token, so that the token is in no browser history."""
-        there = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
+        there = "/" + quote(path.lstrip("/\\")) + (f"?{urlencode(query)}" if query else "")
         cookie = f"{self.cookie}={self.pass_word}; Path=/; HttpOnly; SameSite=Lax"
-        headers = [(b"location", there.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]
+        headers = [(b"location", there.encode("ascii")), (b"set-cookie", cookie.encode()), *HEADERS]
         await send_response(send, 303, headers, b"")
 
 
-async def send_refusal(scope: Scope, send: Send, status: int, why: str) -> None:
+async def send_refusal(scope: Scope, send: Send, refusal: Refusal) -> None:
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": why})
+        await send({"type": "websocket.close", "code": 1008, "reason": refusal.why})
     else:
-        await send_response(
-            send, status, [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS], f"milonga: {why}\n".encode()
-        )
+        fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"), *HEADERS]
+        await send_response(send, refusal.status, fields, f"milonga: {refusal.why}\n".encode())
 
 
 async def send_response(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -23,6 +23,7 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
     try:
         import uvicorn
 
+        from milonga.connections import BoundedConfig
         from milonga.using.http import make_app
     except ImportError:
         raise MissingExtra("'milonga serve'", "serve") from None
@@ -33,14 +34,7 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
     with bind_socket(host, port) as listener:
         service = Service(Pair.open(folder, device=device), limits.waiting)
         app = make_app(service, limits, token, is_loopback(host))
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # whoever could set them could be any client
-            timeout_graceful_shutdown=LINGER,
-        )
+        config = BoundedConfig(app, limits, ws="none", linger=LINGER)
         # uvicorn shuts down cleanly on both signals, and then raises them again for the previous handlers.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sys.stderr.write(f"serving {folder} on {format_address(listener)}; Ctrl-C ends it\n")

@@ -1,21 +1,21 @@
 """Access control of the HTTP service: authentication, rate limit, size limits. Plain ASGI, so that no body is read before it.
 
-Checked in this order: the Host header (a page of another site must not reach a loopback service through a name that it owns),
-the token, the rate of the client, the content type and the size of the body. A refusal is one JSON object.
+Checked in this order: the form of the head, the Host header (a page of another site must not reach a loopback service through
+a name that it owns), the token, the rate of the client, the content type, the body and its JSON. A refusal is one JSON object.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
 
 from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
+from milonga.bounds import Bounds, Refusal, identify_client, read_body, refuse_head, replay_body
+from milonga.errors import DataError
+from milonga.tasks.rows import parse_json
 
 OPEN = ("/health",)
 """Paths that need no token and have no rate limit; no body is read for them."""
@@ -24,18 +24,16 @@ CLIENTS = 4096
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a request."""
+class Limits(Bounds):
+    """Limits of a request, on top of those of every server."""
 
-    body: int = 1 << 20
-    """Most bytes of a request."""
-    seconds: float = 30.0
-    """Most seconds for the body to arrive."""
     items: int = 64
     """Most problems or solutions in a request."""
     text: int = 20_000
     """Most characters of an item: its question, answer and all steps together."""
     steps: int = 256
+    values: int = 50_000
+    """Most values in a request's JSON, counted by its commas and brackets."""
     best_of: int = 64
     checks: int = 64
     outputs: int = 2048
@@ -56,63 +54,53 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        elif scope["type"] == "http":  # there are no web sockets here
+        elif scope["type"] == "http":
             await self._handle_http(scope, receive, send)
+        else:  # there are no web sockets here
+            await send({"type": "websocket.close", "code": 1008})
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        refusal = self._find_refusal(scope, headers)
+        refusal = refuse_head(scope, self.limits) or self._find_refusal(scope)
         if refusal is not None:
-            await send_refusal(send, *refusal)
+            await send_refusal(send, refusal)
             return
-        body = b"" if scope["path"] in OPEN else await self._read_body(receive)
-        if isinstance(body, tuple):
-            await send_refusal(send, *body)
+        body = b"" if scope["path"] in OPEN else await read_body(receive, self.limits)
+        if isinstance(body, bytes) and body:
+            body = self._find_flaw(body) or body
+        if isinstance(body, Refusal):
+            await send_refusal(send, body)
         elif body is not None:
-            await self.app(scope, _replay_body(body, receive), send)
+            await self.app(scope, replay_body(body, receive), send)
 
-    def _find_refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
-        """Return status, reason and headers of a refusal that does not depend on the body; None if there is none."""
+    def _find_refusal(self, scope: Scope) -> Refusal | None:
+        """Find a reason to refuse a request that does not depend on its body; None if there is none."""
+        headers = {name.lower(): value for name, value in scope["headers"]}
         if self.loopback and not is_local(headers.get(b"host", b"").decode("latin-1")):
-            return 421, "this service answers to localhost only", {}
+            return Refusal(421, "this service answers to localhost only")
         if scope["path"] in OPEN:
             return None
         if self.token is not None and not compare_secret(
             headers.get(b"authorization", b"").decode("latin-1"), f"Bearer {self.token}"
         ):
-            return 401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
-        wait = self.rates.wait(scope["client"][0] if scope.get("client") else "")
+            return Refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+        wait = self.rates.wait(identify_client(scope["client"][0]) if scope.get("client") else "")
         if wait > 0:
-            return 429, f"more than {self.limits.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))}
+            return Refusal(429, f"more than {self.limits.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))})
         # A page of another site can send a form here without CORS, but no JSON.
         if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
-            return 415, "send application/json", {}
-        announced = headers.get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > self.limits.body:
-            return self._refuse_too_large()
+            return Refusal(415, "send application/json")
         return None
 
-    def _refuse_too_large(self) -> tuple[int, str, dict[str, str]]:
-        return 413, f"a request has at most {self.limits.body} bytes", {}
-
-    async def _read_body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]] | None:
-        """Read the whole body, or return a refusal: the body may be longer than announced, or never end. None if the client
-        has disconnected."""
-        chunks, size = [], 0
+    def _find_flaw(self, body: bytes) -> Refusal | None:
+        """Find a reason to refuse a body: no JSON, half of a character, or small values by the hundred thousand: each takes
+        many times its bytes."""
+        if sum(body.count(mark) for mark in (b",", b"[", b"{")) > self.limits.values:
+            return Refusal(413, f"a request has at most {self.limits.values} values")
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    chunks.append(message.get("body", b""))
-                    size += len(chunks[-1])
-                    if size > self.limits.body:
-                        return self._refuse_too_large()
-                    if not message.get("more_body", False):
-                        return b"".join(chunks)
-        except TimeoutError:
-            return 408, f"the request took more than {self.limits.seconds:g} seconds to arrive", {}
+            parse_json(body, "the body")
+        except DataError as error:
+            return Refusal(400, str(error))
+        return None
 
 
 class Rates:
@@ -134,21 +122,9 @@ class Rates:
         return 0.0 if allowed else (1 - left) * 60 / self.rate
 
 
-async def send_refusal(send: Send, status: int, why: str, headers: dict[str, str]) -> None:
-    body = json.dumps({"error": why}).encode()
-    fields = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | headers
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    body = json.dumps({"error": refusal.why}).encode()
+    fields = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | refusal.headers
     raw = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
-
-
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Make a `receive` that replays the body already read, then passes on later messages, such as a disconnect."""
-    waiting = [body]
-
-    async def again() -> MutableMapping[str, Any]:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return again

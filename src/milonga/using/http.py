@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from milonga.bounds import RETRY
 from milonga.errors import UserError
 from milonga.using.answers import Rank
 from milonga.using.gate import Gate, Limits
@@ -25,8 +26,8 @@ from milonga.using.service import BusyError, Row, Service
 
 GONE = 499
 """Status code that proxies log for a client that closed its connection. Nobody receives it."""
-RETRY = "1"
-"""Seconds after which to retry if the queue is full."""
+LONGEST = 300
+"""Most characters of an error."""
 
 
 class Asked(BaseModel):
@@ -36,7 +37,7 @@ class Asked(BaseModel):
 
     checks: int = Field(1, ge=1)
     """Verifications of each solution."""
-    seed: int = 0
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
     """The same request with the same seed has the same answer."""
 
 
@@ -71,7 +72,7 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
         await asyncio.to_thread(service.close)
 
     # The usual documentation pages load files from the internet; the schema itself is at /openapi.json.
-    app = FastAPI(title="milonga", lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(title="milonga", lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(Exception, _handle_bug)
     app.add_exception_handler(StarletteHTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid_request)
@@ -146,7 +147,8 @@ def _check_limits(items: list[Any], each: int, limits: Limits) -> None:
 
 
 def _make_error_response(status: int, why: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": why}, status, headers)
+    # What a client sent may be quoted here, and be long.
+    return JSONResponse({"error": why if len(why) <= LONGEST else f"{why[:LONGEST]}…"}, status, headers)
 
 
 async def _handle_bug(request: Request, error: Exception) -> JSONResponse:
@@ -162,9 +164,7 @@ async def _handle_http_error(request: Request, error: Exception) -> JSONResponse
 async def _handle_user_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an error that the client can fix: 503 to retry later, 422 to change the request."""
     return (
-        _make_error_response(503, str(error), {"Retry-After": RETRY})
-        if isinstance(error, BusyError)
-        else _make_error_response(422, str(error))
+        _make_error_response(503, str(error), RETRY) if isinstance(error, BusyError) else _make_error_response(422, str(error))
     )
 
 

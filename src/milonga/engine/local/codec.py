@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milonga.engine.base import Completion
+from milonga.engine.local.templates import ANSWER, FOLLOWED, NEXT, OPENING, SENTINEL, render_template
 from milonga.errors import ConfigError
 from milonga.types import Prompt
-
-SENTINEL = "\u0001prompt\u0001"
-ANSWER, NEXT = "\u0001answer\u0001", "\u0001next\u0001"
 
 
 class Codec:
@@ -48,9 +46,7 @@ class Codec:
 
     def _encode_template(self) -> tuple[list[int], list[int]]:
         """The ids of the chat template before and after the user's text, with the turn handed to the model."""
-        rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": SENTINEL}], tokenize=False, add_generation_prompt=True
-        )
+        rendered = render_template(self.tokenizer, OPENING)
         before, found, after = rendered.partition(SENTINEL)
         if not found:
             raise ConfigError("the tokenizer's chat template does not show the user's text; set chat = 'off'")
@@ -69,10 +65,7 @@ class Codec:
 
     def _encode_turn_markers(self) -> tuple[list[int], list[int]]:
         """Read the turn markers off a conversation of placeholders: real text never goes through the template again."""
-        talk = [("user", SENTINEL), ("assistant", ANSWER), ("user", NEXT)]
-        rendered = self.tokenizer.apply_chat_template(
-            [{"role": role, "content": content} for role, content in talk], tokenize=False, add_generation_prompt=True
-        )
+        rendered = render_template(self.tokenizer, FOLLOWED)
         between, found, after = rendered.partition(ANSWER)[2].partition(NEXT)
         if not found:
             raise ConfigError("the tokenizer's chat template does not show a conversation of several turns; set chat = 'off'")
