@@ -101,17 +101,18 @@ class Loop:
         )
 
     def run(self) -> dict[str, Any]:
-        """Run all turns, from the start or from where `restore` put it; return the report. Ctrl-C ends it after a turn."""
+        """Run all turns, from the start or from where `restore` put it; return the report. Ctrl-C, or SIGTERM, ends it after a
+        turn."""
         try:
-            with delay_interrupts(self.view.say) as is_interrupted:
+            with delay_interrupts(self.view.say) as stop:
                 if self.place.turn == 0 and not self.rows:
                     choose_problems(self.plan, self.run_context, self.folder.path, self.view.say)
                     self.record_start()
                 while not self.is_finished():
                     # Rollouts in flight are not in a checkpoint: with asynchronous ones, the next barrier is the safe point.
-                    if is_interrupted() and self.prefetcher.is_empty:
+                    if stop.is_asked and self.prefetcher.is_empty:
                         self.ensure_checkpoint()
-                        raise KeyboardInterrupt
+                        stop.raise_if_asked()
                     self.stop_if_stalled()
                     self.run_turn()
                 return self.finish_run()
