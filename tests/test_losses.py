@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ from helpers import PROPERTY
 from milonga.comparing.worker import run_order
 from milonga.config import expand_keys, flatten_keys, merge, parse_config, to_toml
 from milonga.errors import RunFolderError
-from milonga.runfolder.changes import FREE, find_changes
+from milonga.runfolder.changes import FREE, find_changes, list_keys
 from milonga.runfolder.checkpoints import MARKER, Checkpoints
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder, read_config
@@ -41,15 +42,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copy_run(source: Path, target: Path, *left_out: str) -> None:
+    """Copy a run. Weights, which nobody changes in place, are linked."""
+
+    def copy(file: str, to: str) -> None:
+        os.link(file, to) if file.endswith(".safetensors") else shutil.copy2(file, to)
+
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*left_out), copy_function=copy)
+
+
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
     """The same run, killed after the row of the turn that followed its newest checkpoint."""
-    shutil.copytree(whole, tmp_path / "run")
-    for name in ("report.json", "report.html", "final.json"):
-        (tmp_path / "run" / name).unlink()
-    shutil.rmtree(tmp_path / "run" / "models")
-    for turn in range(LAST + 1, 6):
-        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"turn-{turn:06d}")
+    later = [f"turn-{turn:06d}" for turn in range(LAST + 1, 6)]
+    copy_run(whole, tmp_path / "run", "report.*", "final.json", "models", *later)
     for name in ("metrics.jsonl", "timing.jsonl"):
         JsonLines(tmp_path / "run" / name).truncate_after(LAST + 1)
     return tmp_path / "run"
@@ -63,7 +69,9 @@ def check(folder: Path, **accept: bool) -> Origin:
 
 
 def list_files(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file but weights, with its content."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def edit_line(path: Path, number: int, edit: Callable[[str], str]) -> None:
@@ -156,7 +164,7 @@ def forget_seals(folder: Path) -> None:
 def test_checkpoints_of_older_versions_are_checked_by_what_can_be_seen(folder: Path, whole: Path) -> None:
     forget_seals(folder)
     assert check(folder).notes == ["the checkpoint is of an older version: edits of config.toml since cannot be seen"]
-    shutil.copytree(folder, folder.with_name("damaged"))
+    copy_run(folder, folder.with_name("damaged"))
     milonga.resume(folder, quiet=True)
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     edit_line(folder.with_name("damaged") / "metrics.jsonl", 1, lambda line: line[:9] + "\n")
@@ -195,7 +203,7 @@ def test_a_run_whose_checkpoints_are_gone_begins_again_and_keeps_its_metrics(fol
 
 
 def test_a_report_that_cannot_be_read_is_made_again(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "run")
+    copy_run(whole, tmp_path / "run")
     (tmp_path / "run" / "report.json").write_text('{"turns": 5, "recip')
     milonga.resume(tmp_path / "run", quiet=True)
     reports = [json.loads((each / "report.json").read_text()) for each in (whole, tmp_path / "run")]
@@ -269,10 +277,20 @@ def test_what_a_run_does_not_depend_on_may_be_edited_and_is_said(folder: Path, c
 
 
 def test_with_staleness_checkpoints_decide_what_is_sampled_when() -> None:
-    saved, later = ({"recipe": "grpo", "keep": {"checkpoint_every": every}} for every in (5, 7))
-    assert [change.free for change in find_changes(saved, parse_config(later))] == [True]
-    lagged = {"staleness": 1}
-    assert [change.free for change in find_changes(saved | lagged, parse_config(later | lagged))] == [False]
+    for staleness, free in ((0, True), (1, False)):
+        saved, later = (
+            parse_config({"recipe": "grpo", "staleness": staleness, "keep": {"checkpoint_every": every}}) for every in (5, 7)
+        )
+        (change,) = find_changes(list_keys(saved, False), list_keys(saved, True), later)
+        assert (change.key, change.was, change.now, change.free) == ("keep.checkpoint_every", 5, 7, free)
+
+
+def test_keys_that_an_older_version_did_not_know_had_their_defaults() -> None:
+    config = parse_config({"recipe": "grpo", "binding": "lora"})
+    bound = {key: value for key, value in list_keys(config, False).items() if key not in ("bootstrap", "eval.checks")}
+    assert find_changes(bound, {}, config) == []
+    (change,) = find_changes(bound, {}, config.model_copy(update={"bootstrap": 2}))
+    assert str(change) == "bootstrap was 0 at the checkpoint and is 2 in config.toml"
 
 
 def test_every_key_that_may_change_is_one_of_the_config() -> None:

@@ -296,6 +296,7 @@ def _run_loop(
     from milonga.loop import Loop
     from milonga.probing import should_probe
     from milonga.report import write_report_safely
+    from milonga.runfolder.changes import list_keys
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
 
@@ -315,7 +316,8 @@ def _run_loop(
             folder.begin(plan.config)
         if probed is not None:
             probed.write(folder.path)
-        folder.machine.append(describe_machine(loop.place.turn) | ({"notes": origin.notes} if origin and origin.notes else {}))
+        row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+        folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
         try:
             report = loop.run()
         except KeyboardInterrupt:

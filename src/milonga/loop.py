@@ -26,6 +26,7 @@ from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.probing import choose_problems, count_signals, find_stall, recall_problems
 from milonga.resolve import Plan
+from milonga.runfolder.changes import list_keys
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.files import free_bytes, to_json, translate_disk_errors, write_atomically
@@ -315,7 +316,7 @@ class Loop:
 
     def checkpoint(self) -> None:
         state = {"place": asdict(self.place), "problems": self.problem_cursors, "recipe": self.recipe.state}
-        state |= {"config": self.config.model_dump(mode="json"), "files": seal_files(self.folder.path)}
+        state |= {"config": list_keys(self.config, free=False), "files": seal_files(self.folder.path)}
         self.folder.checkpoints.save(self.place.turn, state, self.engine.save)
 
     def restore(self, origin: Origin) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from milonga.config import Config, flatten_keys, parse_config
+from milonga.config import Config, expand_keys, flatten_keys, parse_config
 
 LENGTH = ("turns", "budget.*", "stop_without_signal")
 KEPT = ("keep.*", "probe")
@@ -31,7 +31,7 @@ BARRIER = "keep.checkpoint_every"
 
 @dataclass(frozen=True)
 class Change:
-    """A key with another value in config.toml than at the checkpoint."""
+    """A key with another value in config.toml than before."""
 
     key: str
     was: Any
@@ -42,12 +42,20 @@ class Change:
         return f"{self.key} was {_format_value(self.was)} at the checkpoint and is {_format_value(self.now)} in config.toml"
 
 
-def find_changes(saved: Mapping[str, Any], config: Config) -> list[Change]:
-    """Compare the config that a checkpoint was saved with to the one in the run folder. A key that was not known then has its
-    default."""
-    was, now = (flatten_keys(each.model_dump(mode="json")) for each in (parse_config(saved), config))
-    changed = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
-    return [Change(key, was.get(key), now.get(key), _is_free(key, config)) for key in changed]
+def list_keys(config: Config, free: bool) -> dict[str, Any]:
+    """List the keys, dotted, with their values: those that a run is bound to, or those that are free."""
+    return {key: value for key, value in flatten_keys(config.model_dump(mode="json")).items() if _is_free(key, config) == free}
+
+
+def find_changes(bound: Mapping[str, Any], free: Mapping[str, Any], config: Config) -> list[Change]:
+    """Compare what a checkpoint is bound to, and the free keys of the process before, with the config in the run folder. A key
+    that an older version did not know had its default."""
+    before = list_keys(parse_config(expand_keys(bound)), False)
+    now = list_keys(config, False)
+    changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+    moved = [key for key, value in list_keys(config, True).items() if key in free and free[key] != value]
+    values = flatten_keys(config.model_dump(mode="json"))
+    return [Change(key, (free if key in moved else before).get(key), values.get(key), key in moved) for key in changed + moved]
 
 
 def _is_free(key: str, config: Config) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from milonga.config import Config
 from milonga.errors import RunFolderError
 from milonga.runfolder.changes import find_changes
-from milonga.runfolder.seals import Loss, find_losses
+from milonga.runfolder.seals import MACHINE, Loss, find_losses, read_rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ def check_origin(
     accepted, unless nothing depends on it."""
     turn = state["place"]["turn"]
     losses = find_losses(folder, turn, state.get("files"))
-    changes = find_changes(state["config"], config) if "config" in state else []
+    processes = read_rows(folder / MACHINE, None).kept
+    free = processes[-1].get("settings", {}) if processes else {}
+    changes = find_changes(state["config"], free, config) if "config" in state else []
     command = f"'milonga resume {shlex.quote(str(folder))}"
     needed = [str(loss) for loss in losses if loss.needed]
     if needed and not accept_loss:
