@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ import pytest
 
 import milonga
 from helpers import make_rollout
-from milonga.errors import ConfigError, RunFolderError
+from milonga.errors import ConfigError, Notice, RunFolderError
 from milonga.resolve import resolve
 from milonga.runfolder.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
 from milonga.runfolder.files import JsonLines, to_json, write_atomically
@@ -89,6 +90,20 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         first.wait()
         first.stdout.close()
     with RunFolder(tmp_path, 1):
+        pass
+
+
+def test_a_file_system_without_locks_is_said_and_not_taken_for_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.warns(Notice, match="without locks .No locks available.: no second process"),
+        RunFolder(tmp_path, 1),
+    ):
         pass
 
 

@@ -5,15 +5,17 @@ Invariant: one process at a time works in it; `metrics.jsonl` up to the turn of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from milonga.config import Config, parse_config, read_toml, to_toml
-from milonga.errors import RunFolderError
+from milonga.errors import Notice, RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
@@ -44,7 +46,11 @@ class RunFolder:
             self._lock = (self.path / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                text = f"'{self.path}' is on a file system without locks ({error.strerror}): no second process is kept out"
+                warnings.warn(text, Notice, stacklevel=2)
+                return self
             self._lock.close()
             raise RunFolderError(f"'{self.path}' is in use by another run; wait for it, or choose another --out") from None
         return self
