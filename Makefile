@@ -76,9 +76,11 @@ isolation:
 	    echo "bubblewrap could not be installed: tests of isolated programs are skipped"; \
 	else echo "no bubblewrap: tests of isolated programs are skipped (apt-get install bubblewrap)"; fi
 
-# Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
+# Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do. A hundred kills over ten recipes:
+# about as long.
 soak: $(STAMP) isolation
 	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
+	$(BIN)/python scripts/soak_kills.py --out docs/results/soak/kills.json
 
 # Sampling by vLLM, on a CPU; not a part of `make test`.
 test-vllm: $(VLLM_STAMP)
