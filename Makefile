@@ -76,9 +76,15 @@ isolation:
 	    echo "bubblewrap could not be installed: tests of isolated programs are skipped"; \
 	else echo "no bubblewrap: tests of isolated programs are skipped (apt-get install bubblewrap)"; fi
 
-# Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
+# Attacks and faults, at length: hostile programs, hostile patches, hostile text for every reader, kills, and an hour of `serve`.
+# About two hours on two cores; results with their seeds in docs/results/soak.
+SOAK = docs/results/soak
 soak: $(STAMP) isolation
-	$(BIN)/python scripts/soak_sandbox.py --out docs/results/soak/programs.json
+	$(BIN)/python scripts/soak_sandbox.py --out $(SOAK)/programs.json
+	$(BIN)/python scripts/soak_patches.py --out $(SOAK)/patches.json
+	$(BIN)/python scripts/soak_readers.py --out $(SOAK)/readers.json
+	$(BIN)/python scripts/soak_kills.py --out $(SOAK)/kills.json
+	$(BIN)/python scripts/soak_serve.py --out $(SOAK)/serve.json
 
 # Every system for two or three small turns on real data with a real model, on a CPU; not a part of `make test`.
 # `make test-real DATA=FOLDER`, where FOLDER has gsm8k, math and mbpp; MODEL is a hub name, a folder or a GGUF file.

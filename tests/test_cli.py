@@ -290,10 +290,10 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
 
 def test_a_second_interrupt_stops_at_once() -> None:
     said: list[str] = []
-    with pytest.raises(KeyboardInterrupt), delay_interrupts(said.append) as is_interrupted:  # noqa: PT012
-        assert not is_interrupted()
+    with pytest.raises(KeyboardInterrupt), delay_interrupts(said.append) as stop:  # noqa: PT012
+        assert not stop.is_asked
         os.kill(os.getpid(), signal.SIGINT)
-        assert is_interrupted() and len(said) == 1
+        assert stop.is_asked and len(said) == 1
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -150,10 +150,13 @@ def test_interrupted_leaves_nobody_behind(tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     first = out / "frozen" / "seed-100"
     process = subprocess.Popen(command(out, "--seeds", "1"), stderr=subprocess.PIPE, text=True)
-    wait_until((first / "config.toml").exists, process)
+    wait_until((first / "checkpoints" / "turn-000000").exists, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert "every run ends after its turn, with a checkpoint; Ctrl-C again stops at once" in said
+    newest = sorted(path.name for path in (first / "checkpoints").iterdir())[-1]
+    assert JsonLines(first / "metrics.jsonl").rows()[-1]["turn"] == int(newest.removeprefix("turn-")), "nothing is lost"
     assert [line for line in said.splitlines() if "stopped" in line] == [said.splitlines()[-1]]
     assert f"--out {out}" in said
     wait_until(lambda: unlocked(first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -18,12 +19,13 @@ import pytest
 
 import milonga
 from helpers import make_rollout
-from milonga.errors import ConfigError, RunFolderError
+from milonga.errors import ConfigError, Notice, RunFolderError
 from milonga.resolve import resolve
 from milonga.runfolder.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
 from milonga.runfolder.files import JsonLines, to_json, write_atomically
 from milonga.runfolder.folder import RunFolder, read_config
 from milonga.runfolder.rollouts import make_schema, read_rollouts, write_rollouts
+from milonga.runfolder.seals import find_losses, seal_files
 from milonga.types import Grade, Parsed, Problem, Rollout, Verification
 
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -89,6 +91,20 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         first.wait()
         first.stdout.close()
     with RunFolder(tmp_path, 1):
+        pass
+
+
+def test_a_file_system_without_locks_is_said_and_not_taken_for_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.warns(Notice, match="without locks .No locks available.: no second process"),
+        RunFolder(tmp_path, 1),
+    ):
         pass
 
 
@@ -340,6 +356,39 @@ def test_rows_and_rollouts_on_a_full_disk_are_one_clear_error(small_disk: Path) 
     assert rows.rows()[0] == {"turn": 0}
     rows.truncate_after(0)
     assert rows.path.read_text() == '{"turn": 0}\n'
+
+
+def test_a_disk_that_becomes_read_only_leaves_what_was_there(small_disk: Path) -> None:
+    rows, good = JsonLines(small_disk / "metrics.jsonl"), saved(small_disk / "checkpoints", 1)
+    rows.append({"turn": 0}, {"turn": 1})
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused = pytest.raises(RunFolderError, match="cannot be written: Read-only file system")
+    with refused:
+        rows.append({"turn": 2})
+    with refused:
+        saved(small_disk / "checkpoints", 2)
+    with refused:
+        write_rollouts(small_disk / "rollouts" / "turn-000002.parquet", [make_rollout(2, 4)])
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert Checkpoints(small_disk / "checkpoints", 9).find_newest() == (good, {"place": {"turn": 1}})
+    assert [path.name for path in (small_disk / "checkpoints").iterdir()] == ["turn-000001"]
+    assert find_losses(small_disk, 1, None)[0].file == "timing.jsonl", "the rows are whole"
+
+
+def test_a_row_that_was_cut_by_a_full_disk_is_made_again(small_disk: Path) -> None:
+    """Rows up to the checkpoint stay as they are sealed, whatever half of the next one fitted."""
+    rows = JsonLines(small_disk / "metrics.jsonl")
+    rows.append({"turn": 0}, {"turn": 1})
+    whole, seals = rows.path.read_bytes(), seal_files(small_disk)
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "ballast").write_bytes(bytes(2 << 20))
+    with pytest.raises(RunFolderError, match="the disk is full"):
+        rows.append({"turn": 2, "long": "x" * 9000})
+    (small_disk / "ballast").unlink()
+    assert [loss.file for loss in find_losses(small_disk, 1, seals)] == ["timing.jsonl"]
+    with RunFolder(small_disk, 1) as folder:
+        folder.rewind(1)
+    assert rows.path.read_bytes() == whole
 
 
 def test_a_run_on_a_full_disk_ends_in_one_line_and_resumes(tmp_path: Path, tiny: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from milonga.context import RunContext
     from milonga.probing import Probe
     from milonga.runfolder.folder import RunFolder
+    from milonga.runfolder.origin import Origin
 
 Report = dict[str, Any]
 TaskLike = str | Mapping[str, Any] | type[Task] | Task | Callable[[random.Random], tuple[str, str]]
@@ -208,6 +210,8 @@ def resume(
     extract: Callable[..., Any] | None = None,
     turns: int | None = None,
     force: bool = False,
+    accept_loss: bool = False,
+    accept_changes: bool = False,
 ) -> Report:
     """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
 
@@ -215,10 +219,15 @@ def resume(
     run to so many turns of its lead agent. What follows the progress of a run (a weight that decays, say) then goes back to
     where it is in a run of that length: the result is not that of one that was planned so. With `force` a run that stopped
     because it found nothing to learn from goes on, and does not stop for that again.
+
+    A run of which something is missing or damaged that the rest depends on stops before anything is changed; with `accept_loss`
+    it goes on with what is left, and its report names the turns. So does one whose config.toml was edited since the checkpoint
+    in more than `milonga.runfolder.changes.FREE`; with `accept_changes` it goes on with the new values.
     """
     from milonga.report import write_report_safely
     from milonga.runfolder.console import Panel
     from milonga.runfolder.folder import RunFolder, read_config
+    from milonga.runfolder.origin import check_origin
 
     config = read_config(Path(path))
     rewards = [one[0] if isinstance(one, tuple) else one for one in list_rewards(reward)]
@@ -228,23 +237,27 @@ def resume(
     _pass_again("prompt", prompts, [] if prompt is None else [prompt])
     _pass_again("reward", [section.function for section in config.rewards], rewards)
     _pass_again("extract", [] if config.extract is None else [config.extract], [] if extract is None else [extract])
+    say = Panel(quiet).say
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
-        if turns is not None:
-            config = _extend(config, turns)
-        elif (report := _read_final_report(folder)) is not None:
-            say = Panel(quiet).say
+        found = folder.checkpoints.find_newest()
+        if turns is None and (report := _read_final_report(folder, found)) is not None:
             say(f"the run has ended after {report['turns']} turns; 'milonga resume {path} --turns N' goes on with it")
             if not (folder.path / "report.html").exists():  # killed while it was written
                 write_report_safely(folder.path, say)
             return report
+        for what in (damaged := folder.checkpoints.list_damaged()):
+            say(f"checkpoint {what}; using an older one")
+        if found is None and damaged:
+            raise RunFolderError(f"'{path}' holds no complete checkpoint to resume from")
+        origin = None if found is None else check_origin(folder.path, config, *found, accept_loss, accept_changes)
+        if turns is not None:
+            config = _extend(config, turns)
         plan = resolve([config.model_dump(mode="json", exclude_none=True), {"stop_without_signal": 0} if force else {}])
         if turns is not None:
             folder.extend(config)
-        if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
-            # Killed before the first checkpoint: start again from the beginning.
-            folder.rewind(-1)
-            return _run_loop(plan, folder, quiet)
-        return _run_loop(plan, folder, quiet, restore=True)
+        if origin is None and folder.restart():
+            say(f"'{path}' holds no checkpoint any more: it begins again; the metrics that it had are kept beside")
+        return _run_loop(plan, folder, quiet, origin=origin)
 
 
 def _extend(config: Config, turns: int) -> Config:
@@ -256,12 +269,16 @@ def _extend(config: Config, turns: int) -> Config:
     return config.model_copy(update={"turns": turns})
 
 
-def _read_final_report(folder: RunFolder) -> Report | None:
-    """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint."""
+def _read_final_report(folder: RunFolder, found: tuple[Path, dict[str, Any]] | None) -> Report | None:
+    """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint. A
+    report that cannot be read is made again."""
     from milonga.runfolder.record import read_json
 
-    report, found = read_json(folder.path / "report.json"), folder.checkpoints.find_newest()
-    return report if report is not None and found is not None and found[1]["place"]["turn"] == report["turns"] else None
+    try:
+        report = read_json(folder.path / "report.json")
+    except RunFolderError:
+        return None
+    return report if report is not None and found is not None and found[1]["place"]["turn"] == report.get("turns") else None
 
 
 def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
@@ -274,11 +291,12 @@ def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:
 
 
 def _run_loop(
-    plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, restore: bool = False, force: bool = False
+    plan: Plan, folder: RunFolder, quiet: bool, begin: bool = False, origin: Origin | None = None, force: bool = False
 ) -> Report:
     from milonga.loop import Loop
     from milonga.probing import should_probe
     from milonga.report import write_report_safely
+    from milonga.runfolder.changes import list_keys
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
 
@@ -286,8 +304,10 @@ def _run_loop(
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
     with LiveView(title, total, quiet) as view, explain_lost_memory(), closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)
-        if restore:
-            loop.restore()
+        if origin is not None:
+            for what in origin.notes:
+                view.say(what)
+            loop.restore(origin)
         loop.prepare()
         probed = _probe_run(plan, loop.run_context, view.say, force) if begin and should_probe(plan) else None
         loop.open_trackers()
@@ -296,11 +316,12 @@ def _run_loop(
             folder.begin(plan.config)
         if probed is not None:
             probed.write(folder.path)
-        folder.machine.append(describe_machine(loop.place.turn))
+        row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+        folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
         try:
             report = loop.run()
         except KeyboardInterrupt:
-            view.say(f"'milonga resume {folder.path}' goes on from the last checkpoint")
+            view.say(f"'milonga resume {shlex.quote(str(folder.path))}' goes on from the last checkpoint")
             raise
         except StalledError:
             write_report_safely(folder.path, view.say)

@@ -8,10 +8,11 @@ from pathlib import Path
 BLOCK = 1 << 22
 
 
-def checksum(path: Path) -> int:
-    """CRC-32 of a file, read in blocks: it may be larger than the memory."""
-    value = 0
+def checksum(path: Path, size: int | None = None) -> int:
+    """CRC-32 of a file, or of its first `size` bytes, read in blocks: it may be larger than the memory."""
+    value, left = 0, size
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK if left is None else min(BLOCK, left)):
             value = zlib.crc32(block, value)
+            left = None if left is None else left - len(block)
     return value

@@ -504,6 +504,14 @@ def expand_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def flatten_keys(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested tables into one with dotted keys; an empty table has none."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flatten_keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
 def parse_settings(text: str) -> dict[str, Any]:
     """Parse `a.b=value,c=[1,2]` into a nested table. Only a comma followed by another key separates settings."""
     found: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from milonga.context import Context, RunContext
 from milonga.credit.shuffle import shuffle_targets
 from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
-from milonga.errors import RunFolderError, StalledError
+from milonga.errors import StalledError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.interrupts import delay_interrupts
 from milonga.objectives.rates import decay_factor
@@ -26,11 +26,14 @@ from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.probing import choose_problems, count_signals, find_stall, recall_problems
 from milonga.resolve import Plan
+from milonga.runfolder.changes import list_keys
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.files import free_bytes, to_json, translate_disk_errors, write_atomically
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import make_note
+from milonga.runfolder.origin import Origin
+from milonga.runfolder.seals import list_lost_turns, seal_files
 from milonga.runfolder.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.timeline import Timeline
@@ -99,17 +102,18 @@ class Loop:
         )
 
     def run(self) -> dict[str, Any]:
-        """Run all turns, from the start or from where `restore` put it; return the report. Ctrl-C ends it after a turn."""
+        """Run all turns, from the start or from where `restore` put it; return the report. Ctrl-C, or SIGTERM, ends it after a
+        turn."""
         try:
-            with delay_interrupts(self.view.say) as is_interrupted:
+            with delay_interrupts(self.view.say) as stop:
                 if self.place.turn == 0 and not self.rows:
                     choose_problems(self.plan, self.run_context, self.folder.path, self.view.say)
                     self.record_start()
                 while not self.is_finished():
                     # Rollouts in flight are not in a checkpoint: with asynchronous ones, the next barrier is the safe point.
-                    if is_interrupted() and self.prefetcher.is_empty:
+                    if stop.is_asked and self.prefetcher.is_empty:
                         self.ensure_checkpoint()
-                        raise KeyboardInterrupt
+                        stop.raise_if_asked()
                     self.stop_if_stalled()
                     self.run_turn()
                 return self.finish_run()
@@ -312,21 +316,17 @@ class Loop:
 
     def checkpoint(self) -> None:
         state = {"place": asdict(self.place), "problems": self.problem_cursors, "recipe": self.recipe.state}
+        state |= {"config": list_keys(self.config, free=False), "files": seal_files(self.folder.path)}
         self.folder.checkpoints.save(self.place.turn, state, self.engine.save)
 
-    def restore(self) -> None:
-        """Restore the newest complete checkpoint; rows after it are cut from the run folder, since those turns run again."""
-        for what in self.folder.checkpoints.list_damaged():
-            self.view.say(f"checkpoint {what}; using an older one")
-        found = self.folder.checkpoints.find_newest()
-        if found is None:
-            raise RunFolderError(f"'{self.folder.path}' holds no complete checkpoint to resume from")
-        path, state = found
-        self.engine.load(path)
+    def restore(self, origin: Origin) -> None:
+        """Restore a checkpoint; rows after it are cut from the run folder, since those turns run again."""
+        state = origin.state
+        self.engine.load(origin.path)
         self.place = Place(**state["place"])
         self.problem_cursors = dict(state["problems"])
         self.recipe.state = dict(state["recipe"])
-        self.folder.rewind(self.place.turn)
+        self.folder.rewind(self.place.turn, origin.losses)
         self.rows = self.folder.metrics.rows()
         self.preferences = Preferences(self.folder.preferences.rows())
         recall_problems(self.plan.task, self.folder.path, self.view.say)
@@ -349,6 +349,8 @@ class Loop:
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = _summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        if lost := list_lost_turns(self.rows):
+            report["lost_turns"] = lost
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
 
@@ -436,7 +438,7 @@ def _group_known_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
 def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
     """Summarise a run: the main metrics at its start and end, and its compute."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
-    first, last = measured[0], measured[-1]
+    first, last = rows[0], measured[-1]  # a start that was lost is unknown, and not the next evaluation
 
     def change(metric: str) -> dict[str, Any]:
         return {"start": first.get(f"eval/{metric}"), "end": last.get(f"eval/{metric}")}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from milonga.errors import RunFolderError
 from milonga.tasks.base import normalise_text
 from milonga.types import Parsed, Problem, Rollout, Segment
 
@@ -98,7 +99,10 @@ class Preferences:
 
     def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
         """From the rows of a run folder, all of which are saved already."""
-        self.kept = [Preference.from_json(row) for row in rows]
+        try:
+            self.kept = [Preference.from_json(row) for row in rows]
+        except (KeyError, TypeError):
+            raise RunFolderError("preferences.jsonl has a row that is no pair: remove it, or put back the file") from None
         self._seen = {one.key for one in self.kept}
         self._saved = len(self.kept)
 

@@ -6,6 +6,7 @@ Invariants: a user's mistake is one line on stderr and exit code 2, never a trac
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,9 @@ from milonga.cli import commands as commands  # which registers them
 from milonga.cli import completion, notices
 from milonga.cli.shell import app
 from milonga.errors import UserError
+from milonga.interrupts import SIGNALS, stop_on_signals
 
-STOPPED = 130
+STOPPED = tuple(128 + number for number in SIGNALS)
 
 
 def run_guarded(command: Callable[[], Any]) -> int:
@@ -28,28 +30,26 @@ def run_guarded(command: Callable[[], Any]) -> int:
     except UserError as error:
         return _print_error(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        code = STOPPED
+        code = STOPPED[0]
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
         return _print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
-    if code == STOPPED:
-        sys.stderr.write("milonga: stopped\n")
+    if code in STOPPED:
+        notices.print_line("stopped")
     return code if isinstance(code, int) else 0
 
 
 def _print_error(text: str) -> int:
-    sys.stderr.write(f"milonga: {' '.join(text.split())}\n")
+    notices.print_line(" ".join(text.split()))
     return 2
 
 
 def main() -> None:
     """The entry point of the `milonga` command."""
-    import os
-
     # Loading bars of small models only hide what matters.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     notices.show_as_lines()
-    with completion.join_bash_words():
+    with completion.join_bash_words(), stop_on_signals():
         sys.exit(run_guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))

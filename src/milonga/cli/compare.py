@@ -9,6 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from milonga.cli.notices import print_line
+from milonga.interrupts import get_exit_code
+
 
 def run_comparison(
     recipes: Sequence[str],
@@ -34,9 +37,9 @@ def run_comparison(
     folder = out if out is not None else api.choose_run_folder("compare")
     try:
         result = run_planned_comparison(comparison, folder, jobs)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
-        sys.exit(130)  # past the handler of all commands, whose advice is for single runs
+    except KeyboardInterrupt as error:
+        print_line(f"stopped; the same command with --out {folder} goes on from there")
+        sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
     print_tables(result, console if console.is_terminal else Console(width=140, stderr=console.stderr))
     return result

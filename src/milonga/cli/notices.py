@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from milonga.errors import Notice
+
+
+def print_line(text: str) -> None:
+    """Print a line of our own on stderr. Where nobody reads it any more, that ends nothing."""
+    with suppress(OSError):
+        sys.stderr.write(f"milonga: {text}\n")
 
 
 def show_as_lines() -> None:
@@ -15,7 +22,7 @@ def show_as_lines() -> None:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, Notice):
-            sys.stderr.write(f"milonga: {' '.join(str(message).split())}\n")
+            print_line(" ".join(str(message).split()))
         else:
             usual(message, category, *where, **more)
 

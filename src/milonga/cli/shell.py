@@ -8,13 +8,27 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from milonga.cli import completion
 from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
 from milonga.errors import UserError
+from milonga.interrupts import get_exit_code
+
+
+class Commands(TyperGroup):
+    """The commands: one that a signal has stopped ends with the exit code of that signal."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(get_exit_code(error)) from error
+
 
 app = typer.Typer(
     name="milonga",
+    cls=Commands,
     help="Train language models that learn from each other.",
     epilog=format_examples(
         "milonga run tango  # a generator and its verifier learn in turns, on a CPU, in minutes",

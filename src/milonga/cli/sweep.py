@@ -10,7 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
+from milonga.cli.notices import print_line
 from milonga.errors import ConfigError
+from milonga.interrupts import get_exit_code
 
 
 def run_sweep(
@@ -46,9 +48,9 @@ def run_sweep(
     try:
         is_over = time_out(math.inf if minutes is None else minutes)
         done = sweep(arms, out, values, is_over=is_over, jobs=jobs, only=only)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"milonga: stopped; the same command with --out {out} goes on from there\n")
-        sys.exit(130)  # past the handler of all commands, whose advice is for single runs
+    except KeyboardInterrupt as error:
+        print_line(f"stopped; the same command with --out {out} goes on from there")
+        sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     if pack_to is not None:
         packed = pack(out, runs, pack_to, pack_mib)
         done["packed"] = {"file": str(pack_to), "runs": packed.runs, "checkpoints": packed.checkpoints, "left": packed.left}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from milonga.config import merge, parse_settings, read_toml, to_toml
+from milonga.config import flatten_keys, merge, parse_settings, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.evals import metric_names
 from milonga.evals.bench import has_bench
@@ -291,7 +291,7 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     if not path.exists():
         write_atomically(path, text)
         return []
-    old, new = _flatten_table(read_toml(path)), _flatten_table(tomllib.loads(text))
+    old, new = flatten_keys(read_toml(path)), flatten_keys(tomllib.loads(text))
     # Top-level keys first: differences in the arms often follow from them.
     keys = sorted(old.keys() | new.keys(), key=lambda key: (key.startswith("arms."), key))
     changed = [key for key in keys if old.get(key) != new.get(key)]
@@ -302,14 +302,3 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise RunFolderError(f"'{out}' holds a comparison with other settings: {shown}{more}; choose another --out")
     return [f"the {key} was '{old[key]}' when this comparison was begun" for key in reported]
-
-
-def _flatten_table(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested tables into one with dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            out |= _flatten_table(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out

@@ -14,8 +14,9 @@ from typing import Any
 
 from milonga import api
 from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
-from milonga.comparing.pool import Pool, Run, count_cores, is_cpu
+from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.errors import UserError
+from milonga.interrupts import delay_interrupts
 from milonga.runfolder.files import write_atomically
 
 TICK = 0.5
@@ -104,14 +105,18 @@ def _run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -
     with (
         Progress(len(runs), len(runs) - len(waiting), jobs, work.turns(), quiet) as progress,
         Pool(jobs, on_cpu) as pool,
+        delay_interrupts(progress.say, STOPPING) as stop,
     ):
-        while work.waiting or pool.busy:
-            while pool.has_room and (order := work.take_next()):
+        while pool.busy or (work.waiting and not stop.is_asked):
+            while not stop.is_asked and pool.has_room and (order := work.take_next()):
                 progress.begin(order[0])
                 pool.begin(*order)
+            if stop.is_asked:
+                pool.interrupt(GRACE)
             for run, answer in pool.wait(TICK):
-                progress.end(run, work.end(run, answer))
+                progress.end(run, work.end(run, answer), stopped=bool(answer.get("interrupted")))
             progress.tick()
+        stop.raise_if_asked()
     return work.failed
 
 
@@ -154,7 +159,7 @@ class Work:
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
         """Record the result of a run; a traceback is written into its folder. Return the error message, if any."""
-        error = answer["error"]
+        error = "asked to stop; it goes on from its newest checkpoint" if answer.get("interrupted") else answer["error"]
         notes = run.folder / "error.txt"
         if error is None:
             notes.unlink(missing_ok=True)

@@ -21,6 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+GRACE = 60.0
+"""Seconds that runs have to finish their turn and write a checkpoint, when they are asked to stop."""
+STOPPING = "every run ends after its turn, with a checkpoint"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

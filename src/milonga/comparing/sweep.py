@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from milonga.comparing.pool import Pool, Run, count_cores, is_cpu
+from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.comparing.progress import Progress, read_last_turn
 from milonga.comparing.study import StudyArm, order_runs
 from milonga.config import EMBEDDED, PolicySection, parse_config, read_toml, to_toml
 from milonga.errors import RunFolderError, UserError
+from milonga.interrupts import delay_interrupts
 from milonga.planning import find_shape
 from milonga.resolve import Plan
 from milonga.runfolder.files import JsonLines, write_atomically
@@ -27,8 +28,6 @@ from milonga.runfolder.folder import RunFolder
 
 TICK = 0.5
 """Seconds between two looks at the running processes."""
-GRACE = 60.0
-"""Seconds that runs have, after the time limit, to finish their turn and write a checkpoint."""
 PLAN, TABLE = "sweep.json", "runs.jsonl"
 GIB = 2**30
 USED = 0.92
@@ -103,9 +102,11 @@ def sweep(
         count = jobs or (count_cores() if on_cpu else count_fitting(chosen, measure_gpu()))
         share = 1.0 / count
         work = Sweep(chosen, {run: share for _, run in chosen}, waiting)
-        if waiting:
-            _run_until(work, on_cpu, is_over, count, quiet)
-        write_table(out, arms)
+        try:
+            if waiting:
+                _run_until(work, on_cpu, is_over, count, quiet)
+        finally:
+            write_table(out, arms)
     return {
         "runs": len(chosen),
         "finished": sum(run.finished for _, run in chosen),
@@ -126,20 +127,25 @@ def time_out(minutes: float) -> Callable[[], bool]:
 
 
 def _run_until(work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int, quiet: bool) -> None:
-    """Start runs while there is room, and end them cleanly when the time is over."""
+    """Start runs while there is room, and end them cleanly when the time is over, or when a signal asks to stop."""
     turns = {arm.arm.name: arm.arm.turns for arm, _ in work.runs}
     done = sum(run.finished for _, run in work.runs)
-    with Progress(len(work.runs), done, jobs, turns, quiet) as progress, Pool(jobs, on_cpu) as pool:
-        while pool.busy or (work.waiting and not is_over()):
-            while not is_over() and pool.has_room and (run := work.take_next(pool.running)):
+    with (
+        Progress(len(work.runs), done, jobs, turns, quiet) as progress,
+        Pool(jobs, on_cpu) as pool,
+        delay_interrupts(progress.say, STOPPING) as stop,
+    ):
+        while pool.busy or (work.waiting and not (is_over() or stop.is_asked)):
+            while not (is_over() or stop.is_asked) and pool.has_room and (run := work.take_next(pool.running)):
                 progress.begin(run)
                 pool.begin(run, work.config(run), None if on_cpu else USED * work.shares[run])
-            if is_over():
+            if is_over() or stop.is_asked:
                 pool.interrupt(GRACE)
             for run, answer in pool.wait(TICK):
                 error = work.end(run, answer)
                 progress.end(run, error, stopped=run in work.stopped or run in work.waiting)
             progress.tick()
+        stop.raise_if_asked()
 
 
 def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from milonga import api
 from milonga.errors import OutOfMemory, UserError
 from milonga.resolve import resolve
+from milonga.runfolder.folder import read_config
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
     while True:
-        answers.write(json.dumps(_run_order(orders.get())) + "\n")
+        answers.write(json.dumps(run_order(orders.get())) + "\n")
         answers.flush()
         gc.collect()  # the models of the last run
 
@@ -54,12 +55,13 @@ def _read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
     os._exit(1)
 
 
-def _run_order(order: dict[str, Any]) -> dict[str, Any]:
+def run_order(order: dict[str, Any]) -> dict[str, Any]:
     """Start or resume a run; return its error, or None for success, and whether it was interrupted or ran out of memory."""
     folder = Path(order["folder"])
     try:
         if (folder / "config.toml").exists():
-            api.resume(folder, quiet=True)
+            # What a study changes itself, such as paths on another machine, was accepted by whoever changed the study.
+            api.resume(folder, quiet=True, accept_changes=_is_as_ordered(folder, order["config"]))
         else:
             api.start(resolve([order["config"]]), folder, quiet=True)
     except KeyboardInterrupt:
@@ -70,6 +72,12 @@ def _run_order(order: dict[str, Any]) -> dict[str, Any]:
         trace = traceback.format_exc()
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "traceback": trace}
     return {"error": None}
+
+
+def _is_as_ordered(folder: Path, ordered: dict[str, Any]) -> bool:
+    """Whether the config of a run is the one that it is ordered with, but for the threads, which stay those it began with."""
+    config = read_config(folder)
+    return config == resolve([ordered]).config.model_copy(update={"threads": config.threads})
 
 
 if __name__ == "__main__":

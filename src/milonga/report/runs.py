@@ -12,6 +12,7 @@ from milonga.report.curves import build_flow_figure, build_run_figures, build_ti
 from milonga.report.words import format_duration
 from milonga.runfolder.flow import compute_reward_flow
 from milonga.runfolder.record import HEADLINE, Record, to_number
+from milonga.runfolder.seals import format_turns, list_lost_turns
 from milonga.runfolder.transcripts import read_transcripts, select_transcripts
 from milonga.systems.index import RECIPES, find_paper
 from milonga.text import format_amount, format_number
@@ -117,6 +118,8 @@ def _find_remarks(record: Record) -> list[str]:
     skipped = sum(to_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
     if skipped:
         out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
+    if lost := list_lost_turns(record.rows):
+        out.append(f"The metrics of turns {format_turns(lost)} are lost: the run went on without them.")
     if record.last.get("stalled"):
         out.append(f"The run has stalled: {record.last['stalled']}.")
     dropped = sum(to_number(row.get("dropped")) or 0 for row in record.rows)

@@ -53,8 +53,9 @@ class Checkpoints:
         return final
 
     def _remove_old(self) -> None:
+        """Remove old checkpoints, each under another name: killed in between, none is left that looks like a damaged one."""
         for path in self._list_folders()[: -self.keep]:
-            shutil.rmtree(path, ignore_errors=True)
+            path.rename(path.with_name(path.name + ".draft"))
         for draft in self.folder.glob("*.draft"):
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -63,6 +64,7 @@ class Checkpoints:
         for path in self.folder.glob("turn-*"):
             if path.name > self.path(turn).name:
                 shutil.rmtree(path, ignore_errors=True)
+        self._remove_old()
 
     def size(self) -> int:
         """Total size of all checkpoints in bytes."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -45,11 +47,40 @@ def _is_shown(row: dict[str, Any], key: str) -> bool:
     return row.get(key) is not None and not again
 
 
+class Stderr:
+    """Standard error that may go away: a pipe that nobody reads any more, or a terminal that was closed, ends no run. What a
+    signal's handler says while something else is being written may be lost too."""
+
+    @property
+    def stream(self) -> TextIO:
+        """The stream itself: a live view puts a proxy in its place, which would write to us again."""
+        return cast("TextIO", getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+
+    @property
+    def encoding(self) -> str:
+        return self.stream.encoding
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, RuntimeError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, RuntimeError):
+            self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
 class Panel:
     """A view that updates in place on a terminal, and prints lines elsewhere. All of it goes to stderr."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
+        self.console = Console(file=cast("TextIO", Stderr()), quiet=quiet)
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
 
     def __enter__(self) -> Self:

@@ -5,18 +5,21 @@ Invariant: one process at a time works in it; `metrics.jsonl` up to the turn of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from milonga.config import Config, parse_config, read_toml, to_toml
-from milonga.errors import RunFolderError
+from milonga.errors import Notice, RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
+from milonga.runfolder.seals import MACHINE, METRICS, PREFERENCES, TIMING, Loss, keep_aside, mend_rows, read_rows
 from milonga.types import Floats, Rollouts
 
 DATA = "data.jsonl"
@@ -30,10 +33,10 @@ class RunFolder:
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
-        self.metrics = JsonLines(path / "metrics.jsonl")
-        self.timing = JsonLines(path / "timing.jsonl")
-        self.preferences = JsonLines(path / "preferences.jsonl")
-        self.machine = JsonLines(path / "machine.jsonl")
+        self.metrics = JsonLines(path / METRICS)
+        self.timing = JsonLines(path / TIMING)
+        self.preferences = JsonLines(path / PREFERENCES)
+        self.machine = JsonLines(path / MACHINE)
         self.checkpoints = Checkpoints(path / "checkpoints", keep)
         self._lock: IO[str] | None = None
 
@@ -43,7 +46,11 @@ class RunFolder:
             self._lock = (self.path / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                text = f"'{self.path}' is on a file system without locks ({error.strerror}): no second process is kept out"
+                warnings.warn(text, Notice, stacklevel=2)
+                return self
             self._lock.close()
             raise RunFolderError(f"'{self.path}' is in use by another run; wait for it, or choose another --out") from None
         return self
@@ -71,16 +78,31 @@ class RunFolder:
         (self.path / "report.json").unlink(missing_ok=True)  # first: killed in between, the run ends again where it had
         write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
 
-    def rewind(self, turn: int) -> None:
-        """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit."""
-        self.metrics.truncate_after(turn)
-        self.timing.truncate_after(turn)
-        self.preferences.truncate_after(turn)
+    def rewind(self, turn: int, losses: Sequence[Loss] = ()) -> None:
+        """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit. Where something
+        up to it is lost, what is left is kept, and the damaged file beside it."""
+        damaged = {loss.file for loss in losses}
+        for file in (self.metrics, self.timing, self.preferences):
+            if file.path.name in damaged:
+                mend_rows(file.path, turn)
+            else:
+                file.truncate_after(turn)
+        if MACHINE in damaged:
+            mend_rows(self.machine.path, turn)
         self.checkpoints.remove_after(turn)
         for path in (self.path / "rollouts").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)
             if found and int(found[1]) > turn:
                 path.unlink()
+
+    def restart(self) -> bool:
+        """Go back to the beginning, as a run that was killed before its first checkpoint does; True if it had come further, and
+        its checkpoints are gone: then its metrics stay beside."""
+        went_on = any(row["turn"] > 0 for row in read_rows(self.metrics.path, None).kept)
+        if went_on:
+            keep_aside(self.metrics.path)
+        self.rewind(-1)
+        return went_on
 
     def save_rollouts(self, turn: int, rollouts: Rollouts, advantages: Mapping[str, Floats]) -> None:
         write_rollouts(self.path / "rollouts" / f"turn-{turn:06d}.parquet", rollouts, advantages)

@@ -161,19 +161,26 @@ def run(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
         "milonga resume runs/first --turns 60  # a run that has ended goes on",
         "milonga resume runs/first --force --json  # even if it stopped because it found nothing to learn from",
+        "milonga resume runs/first --accept-loss  # with what is left of a damaged folder; the report says what is missing",
     ),
 )
 def resume(
     folder: RunFolder,
     turns: Annotated[int | None, typer.Option(help="Extend the run to so many turns of the lead agent.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on even if nothing was found to learn from.")] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on with what is left where rows or files are missing or damaged.")
+    ] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on with keys of config.toml that were edited since the checkpoint.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder, turns=turns, force=force)
+    report = api.resume(folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes)
     print_summary(report, console)
     if json:
         print_json(report)

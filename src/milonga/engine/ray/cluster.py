@@ -16,6 +16,7 @@ from ray import exceptions
 from milonga.config import PlacementSection
 from milonga.engine.ray.environment import TOKEN_FILE
 from milonga.errors import UserError
+from milonga.interrupts import keep_handlers
 
 LEAST_STORE = 128 * 2**20
 PATIENCE = 10.0
@@ -31,16 +32,18 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     try:
         if address is not None:
             _check_reachable(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with keep_handlers():  # Ray's answer to SIGTERM would end a run without a checkpoint
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return False
         size = store_bytes if placement.store_gib is None else int(placement.store_gib * 2**30)
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=max(LEAST_STORE, size),
-        )
+        with keep_handlers():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=max(LEAST_STORE, size),
+            )
     except exceptions.AuthenticationError as error:
         raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first_line(error)}") from None
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
