@@ -28,6 +28,7 @@ from milonga.cli.shell import (
     Sampler,
     Settings,
     TaskName,
+    Trust,
     Verifier,
     Wandb,
     app,
@@ -167,13 +168,14 @@ def resume(
     folder: RunFolder,
     turns: Annotated[int | None, typer.Option(help="Extend the run to so many turns of the lead agent.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on even if nothing was found to learn from.")] = False,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder, turns=turns, force=force)
+    report = api.resume(folder, turns=turns, force=force, trust=trust or ())
     print_summary(report, console)
     if json:
         print_json(report)
