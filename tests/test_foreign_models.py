@@ -68,6 +68,15 @@ def test_a_model_folder_that_would_load_more_than_weights_is_refused(model: Path
         check_model(str(model))
 
 
+def test_an_adapter_beside_a_file_of_weights_is_not_loaded_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    check_model(str(tmp_path / "model.gguf"))
+    edit_json(tmp_path / "adapter_config.json", base_model_name_or_path="somebody/model")
+    with pytest.raises(ConfigError, match=r"has an adapter_config\.json beside it"):
+        check_model(str(tmp_path / "model.gguf"))
+
+
 def test_code_of_a_model_folder_is_never_run(model: Path) -> None:
     (model / "evil.py").write_text("from pathlib import Path\nPath(__file__).with_name('it-ran').touch()\n")
     edit_json(model / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})

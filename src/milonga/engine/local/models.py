@@ -25,6 +25,7 @@ SMALL = 50_000_000
 
 
 GGUF = ".gguf"
+ADAPTER = "adapter_config.json"
 INDEX = ".safetensors.index.json"
 KERNELS = ("attn_implementation", "experts_implementation")
 """Fields of a config.json by which transformers fetches code from the hub: its kernels for attention and experts."""
@@ -122,7 +123,7 @@ def check_model(name: str) -> None:
         return
     if not folder.is_dir():
         raise ConfigError(f"model folder '{name}' does not exist")
-    if (folder / "adapter_config.json").is_file():  # beside a model too: transformers would load what that file names
+    if (folder / ADAPTER).exists():  # beside a model too: transformers would load what that file names
         raise ConfigError(
             f"'{name}' is an adapter, not a model: name its base as the model and set policies.NAME.adapter to it, "
             "or merge it with 'milonga export'"
@@ -172,6 +173,8 @@ def _iterate_fields(value: Any) -> Iterator[tuple[str, Any]]:
 def _check_gguf(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"model file '{path}' does not exist")
+    if path.with_name(ADAPTER).exists():
+        raise ConfigError(f"model file '{path}' has an {ADAPTER} beside it, which would be loaded too; move one of them")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ConfigError(f"model file '{path}' is not a GGUF file")
