@@ -331,3 +331,11 @@ def test_an_object_of_this_process_needs_no_trust(own: Path, tmp_path: Path) -> 
     (copy / "seal").unlink()
     change(copy, {"rewards": [{"function": name_object(lambda prompts, completions, **columns: [0.0] * len(prompts))}]})
     assert package.evaluate(copy, problems=1)
+
+
+def test_who_reads_the_config_of_a_folder_and_resolves_it_asks_for_trust() -> None:
+    """Both ways to use a folder do, and no module finds a third one."""
+    sources = {file: file.read_text() for file in Path(package.__file__).parent.rglob("*.py")}
+    using = {file.name for file, text in sources.items() if "read_config(" in text and " resolve([" in text}
+    asking = {file.name for file, text in sources.items() if "check_trust(" in text}
+    assert using == {"api.py", "pair.py"} and using <= asking
