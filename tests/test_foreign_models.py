@@ -36,14 +36,23 @@ def pickle_weights(model: Path) -> None:
     (model / "model.safetensors").unlink()
 
 
-def index_pickles(model: Path) -> None:
+def index_pickles(model: Path, index: str = "model", file: str = "pytorch_model.bin") -> None:
     pickle_weights(model)
-    edit_json(model / "model.safetensors.index.json", metadata={}, weight_map={"lm_head.weight": "pytorch_model.bin"})
+    (model / "pytorch_model.bin").rename(model / file)
+    edit_json(model / f"{index}.safetensors.index.json", metadata={}, weight_map={"lm_head.weight": file})
 
 
 MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "pickled weights": (pickle_weights, "a pickle"),
     "pickled weights in an index": (index_pickles, "names the weights 'pytorch_model.bin'"),
+    "pickled weights in another index": (
+        lambda model: index_pickles(model, "other", "pickle.safetensors.index.json"),
+        "names the weights 'pickle.safetensors.index.json'",
+    ),
+    "weights of another folder": (
+        lambda model: edit_json(model / "config.json", transformers_weights="../other.safetensors"),
+        r"names the weights '\.\./other\.safetensors'",
+    ),
     "pickled weights in the config": (
         lambda model: edit_json(model / "config.json", transformers_weights="adapter_model.bin"),
         "names the weights 'adapter_model.bin'",

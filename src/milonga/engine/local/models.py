@@ -29,7 +29,7 @@ ADAPTER = "adapter_config.json"
 INDEX = ".safetensors.index.json"
 KERNELS = ("attn_implementation", "experts_implementation")
 """Fields of a config.json by which transformers fetches code from the hub: its kernels for attention and experts."""
-PLAIN_KERNELS = (None, "eager", "sdpa")
+PLAIN_KERNELS = (None, "eager", "sdpa", "flex_attention")
 """Their values that need nothing but torch."""
 UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, struct.error)
 """What a missing, foreign or damaged model raises, in all the ways there are."""
@@ -139,12 +139,13 @@ def _check_model_folder(name: str, folder: Path) -> None:
     for key, value in _iterate_fields(_read_json(folder / "config.json")):
         if key.lstrip("_") in KERNELS and value not in PLAIN_KERNELS:
             raise ConfigError(f"model '{name}' asks for the kernel {value!r:.80} in its config.json; remove '{key}' from it")
-        named += [value] if key == "transformers_weights" else []
+        if key == "transformers_weights" and value is not None:
+            named.append(str(value).removesuffix(".index.json"))  # all indexes of the folder are looked into
     for index in folder.glob(f"*{INDEX}"):
         maps = [value for key, value in _iterate_fields(_read_json(index)) if key == "weight_map" and isinstance(value, dict)]
         named += [file for files in maps for file in files.values()]
     for file in named:
-        if not str(file).endswith((".safetensors", INDEX)) or Path(str(file)).name != file:
+        if not str(file).endswith(".safetensors") or Path(str(file)).name != file:
             raise ConfigError(f"model '{name}' names the weights {file!r:.80}: they are .safetensors files beside its config")
     if not any(folder.glob("*.safetensors")) and (pickled := [*folder.glob("*.bin"), *folder.glob("*.pt*")]):
         raise ConfigError(
