@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell starts background jobs with interrupts ignored, and children inherit that: tests of Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Seals of run folders are by a key of the tests' own: nothing is written into the home of whoever runs them.
+STATE = tempfile.TemporaryDirectory()
+os.environ["MILONGA_STATE"] = STATE.name
 
 if TYPE_CHECKING:
     from helpers import Command, Done

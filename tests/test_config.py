@@ -286,11 +286,12 @@ def test_public_signatures_are_frozen() -> None:
     flags = ["*lora", "*lr", "*problems", "*rollouts", "*max_tokens"]
     options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*force", "*quiet"]
     assert names(milonga.run) == ["recipe", *own, *flags, *options]
-    assert names(milonga.resume) == ["path", "quiet", "*recipe", "*task", "*prompt", "*reward", "*extract", "*turns", "*force"]
-    assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]
+    again = ["*recipe", "*task", "*prompt", "*reward", "*extract"]
+    assert names(milonga.resume) == ["path", "quiet", *again, "*turns", "*force", "*trust"]
+    assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler", "*trust"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]
-    assert names(milonga.evaluate) == ["path", "suite", "*plot", "options"]
+    assert names(milonga.evaluate) == ["path", "suite", "*plot", "*trust", "options"]
     assert all(
         parameter.default is not inspect.Parameter.empty
         for function in (milonga.run, milonga.resume, milonga.evaluate)

@@ -522,6 +522,17 @@ def test_a_missing_grader_is_named_before_anything_is_loaded(section: Section, m
         make_task(section)
 
 
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+def test_a_data_set_in_a_folder_fetches_nothing_from_elsewhere(tmp_path: Path, file: str) -> None:
+    pytest.importorskip("huggingface_hub")
+    (tmp_path / "train.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    path = "http://127.0.0.1:9/train.jsonl"
+    (tmp_path / file).write_text(f"---\nconfigs:\n- config_name: default\n  data_files: '{path}'\n---\n")
+    with pytest.raises(DataError, match=f"names its files in {file}") as refused:
+        make_task({"name": "hub", "dataset": str(tmp_path)})
+    assert "\n" not in str(refused.value)
+
+
 def test_hub_without_the_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"\.\[hub\]"):

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
 from milonga.tasks.functions import load_rewards
+from milonga.trust import check_trust
 
 if TYPE_CHECKING:
     from milonga.context import RunContext
@@ -212,13 +213,15 @@ def resume(
     force: bool = False,
     accept_loss: bool = False,
     accept_changes: bool = False,
+    trust: Collection[str] = (),
 ) -> Report:
     """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped.
 
     What the run was given as a lambda, an instance or from a notebook is passed again, as it was to `run`. `turns` extends the
     run to so many turns of its lead agent. What follows the progress of a run (a weight that decays, say) then goes back to
     where it is in a run of that length: the result is not that of one that was planned so. With `force` a run that stopped
-    because it found nothing to learn from goes on, and does not stop for that again.
+    because it found nothing to learn from goes on, and does not stop for that again. `trust` names what a run that was not made
+    here may use of code, hosts and variables.
 
     A run of which something is missing or damaged that the rest depends on stops before anything is changed; with `accept_loss`
     it goes on with what is left, and its report names the turns. So does one whose config.toml was edited since the checkpoint
@@ -237,6 +240,7 @@ def resume(
     _pass_again("prompt", prompts, [] if prompt is None else [prompt])
     _pass_again("reward", [section.function for section in config.rewards], rewards)
     _pass_again("extract", [] if config.extract is None else [config.extract], [] if extract is None else [extract])
+    check_trust(Path(path), config, trust)
     say = Panel(quiet).say
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
         found = folder.checkpoints.find_newest()
@@ -360,25 +364,33 @@ def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], 
     return found
 
 
-def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:
+def evaluate(
+    path: str | Path,
+    suite: str | None = None,
+    *,
+    plot: str | Path | None = None,
+    trust: Collection[str] = (),
+    **options: Any,
+) -> Report:
     """Measure a run's newest checkpoint on held-out problems, or by a suite: see `milonga list suites`.
 
         milonga.evaluate("runs/tango", split="dev")
         milonga.evaluate("runs/tango", "best_of_n", samples=16, plot="best.svg")
 
     Options are those of the suite; without one, `split` and `problems`. For `processbench` the path may also be a model (a
-    folder or a name) that comes from no run. `plot` names an SVG file to write.
+    folder or a name) that comes from no run. `plot` names an SVG file to write. `trust` names what a run that was not made here
+    may use of code, hosts and variables.
     """
     from milonga.loop import make_evaluator
     from milonga.measuring import refuse_unknown_options, run_suite
 
     given = {key: value for key, value in options.items() if value is not None}
     if suite is not None:
-        return run_suite(path, suite, given, None if plot is None else Path(plot))
+        return run_suite(path, suite, given, None if plot is None else Path(plot), trust)
     refuse_unknown_options(
         "an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems")
     )
-    found = load_finished_run(Path(path), {"eval": {"split": "test"} | given})
+    found = load_finished_run(Path(path), {"eval": {"split": "test"} | given}, trust)
     config = found.plan.config
     plan = replace(found.plan, rewards=load_rewards(config.rewards))
     run_context = make_run_context(plan, found.weights)

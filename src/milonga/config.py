@@ -43,6 +43,13 @@ def is_endpoint(model: str) -> bool:
     return model.startswith(ENDPOINT)
 
 
+def is_hub_name(model: str) -> bool:
+    """Whether a model is looked for on the hub: it is none of ours, behind no endpoint, and no path here."""
+    if is_embedded(model) or is_endpoint(model):
+        return False
+    return not (model.startswith((".", "/", "~")) or Path(model).exists())
+
+
 class Section(BaseModel):
     """A table of the config file. Unknown keys are errors."""
 

@@ -48,6 +48,14 @@ def pass_again(name: str, found: Any) -> None:
     _live[name] = found
 
 
+def is_passed(name: str) -> bool:
+    """Whether a name of a config can only be that of an object which the running program passed, or has to pass: no file or
+    module is loaded for it, however its path is written."""
+    if name.startswith(LIVE) and not name.rpartition(":")[0].endswith(".py"):
+        return True
+    return name in _live and make_path_absolute(name) in _live
+
+
 def get_live(name: str) -> Any:
     """Return the object that the running program passed under a name; None if there is none."""
     return _live.get(name)
@@ -82,8 +90,16 @@ def load_attribute(kind: str, name: str) -> tuple[Any, ModuleType]:
     return getattr(module, attribute), module
 
 
+def expand_home(path: str) -> Path:
+    """Expand `~` at the beginning of a path."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"'{path}' names the home of a user who is not known here; write the whole path") from None
+
+
 def make_absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(expand_home(path).absolute())
 
 
 def is_attribute(name: str) -> bool:

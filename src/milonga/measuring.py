@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from milonga.runfolder.files import write_atomically
 Report = dict[str, Any]
 
 
-def run_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
+def run_suite(
+    path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None, trust: Collection[str] = ()
+) -> Report:
     """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG."""
     suite = make_suite(name, given)
     suite.check()
     _check_plot(plot)
-    with open_subject(path, suite.bare, suite.needs) as (head, subject):
+    with open_subject(path, suite.bare, suite.needs, trust) as (head, subject):
         found = suite.measure(subject)
     if plot is not None:
         write_atomically(plot, make_standalone(suite.chart(found.rows)))
@@ -58,21 +61,23 @@ def _check_plot(plot: Path | None) -> None:
 
 
 @contextmanager
-def open_subject(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
+def open_subject(
+    path: str | Path, bare: bool, needs: Sequence[str], trust: Collection[str] = ()
+) -> Iterator[tuple[Report, Subject]]:
     """Open the subject of a suite, with the head of its report: a run's newest checkpoint, or if `bare` a model of no run."""
     if bare and not (Path(path) / "config.toml").exists():
         plan, weights = plan_bare_models(str(path), str(path)), None
         head: Report = {"model": str(path)}
     else:
-        found = load_finished_run(Path(path))
+        found = load_finished_run(Path(path), trust=trust)
         plan, weights = found.plan, found.weights
         head = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
-    with load_subject(plan, weights, needs) as subject:
+    with load_subject(plan, weights, needs, trust) as subject:
         yield head, subject
 
 
 @contextmanager
-def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
+def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str], trust: Collection[str] = ()) -> Iterator[Subject]:
     """Load the agents of a plan that a suite needs, with their weights; the others are not loaded."""
     agents = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
     for agent in (agents[side] for side in needs):
@@ -82,11 +87,12 @@ def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iter
             )
     run_context = make_run_context(restrict_to_agents(plan, [agents[side] for side in needs]), weights)
     with closing(run_context.engine):
-        yield Subject(run_context, agents["solver"], agents["judge"], weights is None, open_generator)
+        another = partial(open_generator, trust=trust)
+        yield Subject(run_context, agents["solver"], agents["judge"], weights is None, another)
 
 
 @contextmanager
-def open_generator(name: str) -> Iterator[Subject]:
+def open_generator(name: str, trust: Collection[str] = ()) -> Iterator[Subject]:
     """Open the generator of another run, or another model in its place."""
-    with open_subject(name, True, ["solver"]) as (_, subject):
+    with open_subject(name, True, ["solver"], trust) as (_, subject):
         yield subject

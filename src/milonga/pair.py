@@ -25,6 +25,7 @@ from milonga.roles import StepSolver, make_step_solver
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.folder import read_config
 from milonga.tasks.foreign import WithForeign, make_foreign_problem
+from milonga.trust import check_trust
 from milonga.types import Problem, Rollout, Rollouts, Verification
 
 if TYPE_CHECKING:
@@ -44,13 +45,16 @@ class Finished:
     turn: int
 
 
-def load_finished_run(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
+def load_finished_run(path: Path, layer: Mapping[str, Any] | None = None, trust: Collection[str] = ()) -> Finished:
     """Load the plan and newest checkpoint of a run, with `layer` merged into its config.
 
-    The engine is always the local one, wherever the run was trained, and nothing is rewarded.
+    The engine is always the local one, wherever the run was trained, and nothing is rewarded. What the config of a run that was
+    not made here names outside its folder has to be in `trust`.
     """
-    config = read_config(path).model_dump(mode="json", exclude_none=True)
-    plan = resolve([config, {"engine": "local", "staleness": 0}, layer or {}], learns=False)
+    config = read_config(path)
+    check_trust(path, config, trust)
+    own = config.model_dump(mode="json", exclude_none=True)
+    plan = resolve([own, {"engine": "local", "staleness": 0}, layer or {}], learns=False)
     found = Checkpoints(path / "checkpoints", 1).find_newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")
@@ -151,16 +155,17 @@ class Pair:
         device: str | None = None,
         temperature: float | None = None,
         sampler: str | None = None,
+        trust: Collection[str] = (),
     ) -> Pair:
         """Open the newest intact checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then is every agent.
 
         `agents` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
-        default to the run's.
+        default to the run's. `trust` names what a run that was not made here may use of code, hosts and variables.
         """
         name, folder, layer = str(path), Path(path), _collect_overrides(seed, device, temperature, sampler)
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
             return cls(plan_bare_models(name, name, layer), None, AGENTS if agents is None else agents)
-        found = load_finished_run(folder, layer)
+        found = load_finished_run(folder, layer, trust)
         return cls(found.plan, found.weights, _list_present_agents(found.plan) if agents is None else agents, found.turn)
 
     @classmethod

@@ -6,6 +6,7 @@ import contextlib
 import math
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from milonga.auth import bind_socket, find_token, format_address, is_loopback
@@ -18,7 +19,16 @@ LINGER = 5
 """Seconds that running requests have to finish when the service is stopped."""
 
 
-def serve(folder: str, host: str, port: int, token_file: Path | None, rate: float, waiting: int, device: str | None) -> None:
+def serve(
+    folder: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    rate: float,
+    waiting: int,
+    device: str | None,
+    trust: Collection[str] = (),
+) -> None:
     """Serve until interrupted or terminated. Options are checked before a model is loaded."""
     try:
         import uvicorn
@@ -32,7 +42,7 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
         raise ConfigError(f"--rate {rate} is no number of requests")
     limits = Limits(rate=rate, waiting=waiting)
     with bind_socket(host, port) as listener:
-        service = Service(Pair.open(folder, device=device), limits.waiting)
+        service = Service(Pair.open(folder, device=device, trust=trust), limits.waiting)
         app = make_app(service, limits, token, is_loopback(host))
         config = BoundedConfig(app, limits, ws="none", linger=LINGER)
         # uvicorn shuts down cleanly on both signals, and then raises them again for the previous handlers.

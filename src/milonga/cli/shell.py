@@ -142,6 +142,14 @@ Trained = Annotated[
         help="A run folder, a folder with a model, or openai:URL#model.", autocompletion=completion.complete_folders
     ),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="NAME",
+        help="Of a run that was not made here: a file of code, host or variable that it may use. May be repeated.",
+    ),
+]
 Checks = Annotated[int, typer.Option(min=1, help="Verifications of each solution; the probability comes from them.")]
 Seed = Annotated[int | None, typer.Option(help="The run's by default; the same one gives the same results.")]
 

@@ -16,9 +16,11 @@ from milonga.comparing.progress import read_last_turn
 from milonga.comparing.sweep import PLAN, TABLE
 from milonga.errors import UserError
 from milonga.runfolder.checkpoints import Checkpoints
+from milonga.runfolder.seal import SEAL
 
 RECORD = (
     "config.toml",
+    SEAL,
     "metrics.jsonl",
     "timing.jsonl",
     "machine.jsonl",

@@ -54,7 +54,8 @@ class Worker:
         share = [] if gpu_share is None else [str(gpu_share)]
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "milonga.comparing.worker", *share],
+            # -P: no module of the folder that we happen to be in is imported in the place of one of ours.
+            [sys.executable, "-P", "-m", "milonga.comparing.worker", *share],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -18,13 +18,13 @@ from typing import Any
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.comparing.progress import Progress, read_last_turn
 from milonga.comparing.study import StudyArm, order_runs
-from milonga.config import EMBEDDED, PolicySection, parse_config, read_toml, to_toml
+from milonga.config import EMBEDDED, PolicySection
 from milonga.errors import RunFolderError, UserError
 from milonga.interrupts import delay_interrupts
 from milonga.planning import find_shape
 from milonga.resolve import Plan
 from milonga.runfolder.files import JsonLines, write_atomically
-from milonga.runfolder.folder import RunFolder
+from milonga.runfolder.folder import RunFolder, read_config, write_sealed_config
 
 TICK = 0.5
 """Seconds between two looks at the running processes."""
@@ -160,14 +160,13 @@ def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) ->
     if old["with"] != dict(known):
         for arm, run in order_runs(arms, out):
             if (run.folder / "config.toml").exists() and not run.finished:
-                _replace_config(run.folder / "config.toml", arm.arm.config(run.seed))
+                _replace_config(run.folder, arm.arm.config(run.seed))
     write_atomically(file, json.dumps({"runs": old["runs"] | asked, "with": dict(known)}, indent=1) + "\n")
 
 
-def _replace_config(file: Path, config: dict[str, Any]) -> None:
+def _replace_config(folder: Path, config: dict[str, Any]) -> None:
     """Replace the config of a run by that of this machine. The number of threads stays: the run's bits depend on it."""
-    threads = parse_config(read_toml(file)).threads
-    write_atomically(file, to_toml(config | {"threads": threads}))
+    write_sealed_config(folder, config | {"threads": read_config(folder).threads})
 
 
 def write_table(out: Path, arms: Sequence[StudyArm]) -> None:

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from milonga import api
+from milonga.config import parse_config
 from milonga.errors import OutOfMemory, UserError
 from milonga.resolve import resolve
 from milonga.runfolder.folder import read_config
+from milonga.trust import list_reached
 
 
 def main() -> None:
@@ -60,8 +62,10 @@ def run_order(order: dict[str, Any]) -> dict[str, Any]:
     folder = Path(order["folder"])
     try:
         if (folder / "config.toml").exists():
-            # What a study changes itself, such as paths on another machine, was accepted by whoever changed the study.
-            api.resume(folder, quiet=True, accept_changes=_is_as_ordered(folder, order["config"]))
+            # What the user's own command names is trusted, in a folder that was made elsewhere too; and what it changes, such as
+            # paths on another machine, was accepted by whoever changed it.
+            trust = [one.name for one in list_reached(parse_config(order["config"]), folder)]
+            api.resume(folder, quiet=True, accept_changes=_is_as_ordered(folder, order["config"]), trust=trust)
         else:
             api.start(resolve([order["config"]]), folder, quiet=True)
     except KeyboardInterrupt:

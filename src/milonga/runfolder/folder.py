@@ -8,23 +8,25 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
+import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from milonga.config import Config, parse_config, read_toml, to_toml
 from milonga.errors import Notice, RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
+from milonga.runfolder.seal import SEAL, write_seal
 from milonga.runfolder.seals import MACHINE, METRICS, PREFERENCES, TIMING, Loss, keep_aside, mend_rows, read_rows
 from milonga.types import Floats, Rollouts
 
 DATA = "data.jsonl"
 """The rows that a program passed as data."""
-OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA)
+OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA, SEAL)
 """Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
 
 
@@ -71,7 +73,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Write the resolved config: from here on the folder holds a run."""
         self.require_new()
-        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
+        write_sealed_config(self.path, config.model_dump(mode="json"))
 
     def extend(self, config: Config) -> None:
         """Replace the config by one with more turns. The run has not ended any more."""
@@ -106,6 +108,13 @@ class RunFolder:
 
     def save_rollouts(self, turn: int, rollouts: Rollouts, advantages: Mapping[str, Floats]) -> None:
         write_rollouts(self.path / "rollouts" / f"turn-{turn:06d}.parquet", rollouts, advantages)
+
+
+def write_sealed_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the config of a run that this user begins. Its seal comes first: killed in between, there is no run yet."""
+    text = to_toml(config)
+    write_seal(folder, parse_config(tomllib.loads(text)))  # as it will be read
+    write_atomically(folder / "config.toml", text)
 
 
 def read_config(path: Path) -> Config:

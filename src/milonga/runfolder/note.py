@@ -12,6 +12,7 @@ from pathlib import Path
 
 from milonga.config import Config, is_embedded
 from milonga.errors import ConfigError
+from milonga.loading import expand_home
 from milonga.runfolder.files import write_atomically
 
 FILE = "milonga.json"
@@ -41,7 +42,7 @@ def make_note(config: Config, policy: str, agents: Sequence[str], turn: int) -> 
 
 def read_note(model: str) -> Note | None:
     """Read the note beside a model; None if it is not a folder, or has none."""
-    path = Path(model).expanduser() / FILE
+    path = expand_home(model) / FILE
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return Note(**{**raw, "agents": tuple(raw["agents"])})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import random
 from abc import abstractmethod
 from collections import Counter
@@ -130,6 +131,8 @@ def _read_hub(name: str, config: str | None, split: str, revision: str | None, p
     """Read all rows of one split of a data set on the hub, through the `datasets` package and its cache."""
     if importlib.util.find_spec("datasets") is None:
         raise MissingExtra(f"loading '{name}' from the hub", "hub")
+    if Path(name).is_dir():
+        _refuse_remote_files(Path(name))
     import datasets
 
     where = f"{name} ({config})" if config else name
@@ -140,6 +143,23 @@ def _read_hub(name: str, config: str | None, split: str, revision: str | None, p
         raise DataError(f"cannot load split '{split}' of data set '{where}': {why[:300]}") from None
     records = ((number, f"{where}, split '{split}', row {number}", record) for number, record in enumerate(table, 1))
     return parser.parse_all(records, f"split '{split}' of data set '{where}'")
+
+
+def _refuse_remote_files(folder: Path) -> None:
+    """Refuse a data set's folder whose description names files by URL: the `datasets` package would fetch them."""
+    from huggingface_hub import DatasetCard
+
+    said: object = None
+    try:
+        if (folder / "README.md").is_file():
+            said = DatasetCard((folder / "README.md").read_text(encoding="utf-8")).data.get("configs")
+    except Exception as error:  # of YAML, in as many kinds as it has mistakes
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"'{folder / 'README.md'}' does not describe a data set: {why[:300]}") from None
+    other = (folder / ".huggingface.yaml").exists()
+    if other or "://" in json.dumps(said, default=str):
+        file = ".huggingface.yaml" if other else "README.md"
+        raise DataError(f"data set '{folder}' names its files in {file}, perhaps elsewhere: remove it, and files here are read")
 
 
 class DataTask(Task):

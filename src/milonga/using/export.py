@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from milonga.runfolder.note import make_note
 from milonga.using.card import list_agents, render_card
 
 
-def export(path: str | Path, agent: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
+def export(
+    path: str | Path, agent: str, out: str | Path, *, adapters: bool = False, trust: Collection[str] = ()
+) -> dict[str, Any]:
     """Write the newest checkpoint of an agent as a folder that `AutoModelForCausalLM` and vLLM load, with a model card.
 
-    Adapters are merged into their base; with `adapters` only the adapter is written. Returns what was written.
+    Adapters are merged into their base; with `adapters` only the adapter is written. `trust` names what a run that was not made
+    here may use of code, hosts and variables. Returns what was written.
     """
     path, out = Path(path), Path(out)
-    found = load_finished_run(path, {"sampling": {"sampler": "auto"}})
+    found = load_finished_run(path, {"sampling": {"sampler": "auto"}}, trust)
     plan = found.plan
     if agent not in plan.agents:
         raise ConfigError(f"recipe '{plan.config.recipe}' has no agent '{agent}': {suggest_name(agent, plan.agents)}")

@@ -28,6 +28,7 @@ from milonga.cli.shell import (
     Seeds,
     Settings,
     TaskName,
+    Trust,
     Verifier,
     Wandb,
     app,
@@ -144,6 +145,7 @@ def eval_(
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help="transfer: another task, as chain,ops=12. May be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw what a suite found: FILE.svg.")] = None,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Measure a run's newest checkpoint on held-out problems, or by a suite: 'milonga list suites' has the options of each."""
@@ -164,6 +166,7 @@ def eval_(
         tokens=tokens,
         generator=generator,
         task=task,
+        trust=trust,
     )
     if json:
         print_json(report)

@@ -28,6 +28,7 @@ from milonga.cli.shell import (
     Sampler,
     Settings,
     TaskName,
+    Trust,
     Verifier,
     Wandb,
     app,
@@ -174,13 +175,16 @@ def resume(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Go on with keys of config.toml that were edited since the checkpoint.")
     ] = False,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
     from milonga.cli.views import print_summary
 
-    report = api.resume(folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes)
+    report = api.resume(
+        folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes, trust=trust or ()
+    )
     print_summary(report, console)
     if json:
         print_json(report)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from milonga.cli.help import USE, format_examples
-from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, app, console, print_json
+from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, Trust, app, console, print_json
 
 
 @app.command(
@@ -32,6 +32,7 @@ def solve(
     seed: Seed = None,
     device: Device = None,
     sampler: Sampler = None,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Solve problems with a trained pair: answers with scores, as JSON lines."""
@@ -48,6 +49,7 @@ def solve(
         seed=seed,
         device=device,
         sampler=sampler,
+        trust=trust or (),
     )
     report_solved(summary)
     if json:
@@ -69,12 +71,13 @@ def verify(
     seed: Seed = None,
     device: Device = None,
     sampler: Sampler = None,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Judge solutions step by step with a trained verifier, as JSON lines."""
     from milonga.cli.use import report_verified, verify_file
 
-    summary = verify_file(folder, file, checks=checks, out=out, seed=seed, device=device, sampler=sampler)
+    summary = verify_file(folder, file, checks=checks, out=out, seed=seed, device=device, sampler=sampler, trust=trust or ())
     report_verified(summary)
     if json:
         print_json(summary)
@@ -93,12 +96,13 @@ def chat(
     checks: Checks = 8,
     seed: Seed = None,
     device: Device = None,
+    trust: Trust = None,
 ) -> None:
     """Talk to a trained pair: a question a line; the solution appears, then the verdict on each step."""
     from milonga.cli.chat import chat as talk
     from milonga.pair import Pair
 
-    with Pair.open(folder, seed=seed, device=device) as pair:
+    with Pair.open(folder, seed=seed, device=device, trust=trust or ()) as pair:
         talk(pair, console, best_of, checks)
 
 
@@ -119,11 +123,12 @@ def serve(
     rate: Annotated[float, typer.Option(min=1, help="Requests of one client in a minute.")] = 120,
     waiting: Annotated[int, typer.Option(min=1, help="Most problems and solutions that wait their turn.")] = 1024,
     device: Device = None,
+    trust: Trust = None,
 ) -> None:
     """Serve a trained pair over HTTP: /solve, /verify and /health. Requests that arrive together are answered by one batch."""
     from milonga.cli.serve import serve as answer
 
-    answer(folder, host, port, token_file, rate, waiting, device)
+    answer(folder, host, port, token_file, rate, waiting, device, trust or ())
 
 
 @app.command(
@@ -140,12 +145,13 @@ def export(
     adapters: Annotated[
         bool, typer.Option("--adapters", help="Of a LoRA run: the adapter as a peft folder, not merged into its base.")
     ] = False,
+    trust: Trust = None,
     json: AsJson = False,
 ) -> None:
     """Write an agent's model as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
     from milonga.using.export import export as write
 
-    found = write(folder, agent, out, adapters=adapters)
+    found = write(folder, agent, out, adapters=adapters, trust=trust or ())
     console.print(f"{found['folder']}: {found['bytes'] / 2**20:,.1f} MiB", markup=False, soft_wrap=True)
     if json:
         print_json(found)

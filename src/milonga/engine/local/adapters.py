@@ -14,6 +14,7 @@ import peft
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from milonga.engine.local.models import find_not_finite
 from milonga.errors import ConfigError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -29,6 +30,8 @@ def load(shared: Any, name: str, folder: Path) -> None:
         if saved.get(key, wanted) != wanted:
             raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
     tensors = load_file(folder / WEIGHTS)
+    if (bad := find_not_finite(tensors)) is not None:
+        raise ConfigError(f"adapter '{folder}' cannot be used: its weights '{bad}' are not finite")
     if _get_shapes(tensors) != _get_shapes(_get_adapter_weights(shared, name)):
         raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora, or another model's")
     peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
@@ -20,7 +20,7 @@ from milonga.engine.base import Completion, Decoding, Engine, History, LearnRepo
 from milonga.engine.local import learner, memory, offload, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
-from milonga.engine.local.policy import Policy
+from milonga.engine.local.policy import Policy, read_state
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError, MissingExtra, OutOfMemory, RunFolderError, suggest_name
 from milonga.types import Floats, Prompt, Rollouts, TrainBatch
@@ -337,7 +337,7 @@ class LocalEngine(Engine):
                     f"policy '{name}' did not start from what '{policy.section.model}' holds now: "
                     "its KL reference would change; put the original model back"
                 )
-            policy.load_state(load_file(folder / f"{name}.safetensors"))
+            policy.load_state(read_state(folder / f"{name}.safetensors"))
             policy.version, policy.updates = saved["version"], saved["updates"]
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,24 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from milonga.config import is_embedded
+from milonga.config import is_embedded, is_hub_name
 from milonga.errors import ConfigError, MissingExtra, suggest_name
+from milonga.loading import expand_home
 
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
 
 
 GGUF = ".gguf"
+ADAPTER = "adapter_config.json"
+INDEX = ".safetensors.index.json"
+KERNELS = ("attn_implementation", "experts_implementation")
+"""Fields of a config.json by which transformers fetches code from the hub: its kernels for attention and experts."""
+PLAIN_KERNELS = (None, "eager", "sdpa", "flex_attention")
+"""Their values that need nothing but torch."""
 UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, struct.error)
 """What a missing, foreign or damaged model raises, in all the ways there are."""
 
@@ -31,16 +39,18 @@ def resolve_model_path(name: str) -> str:
     """Where a model's files are: embedded ones are folders inside the package."""
     if is_embedded(name):
         return str(_embedded_folder() / (name.partition("/")[2] or "base"))
-    return str(Path(name).expanduser()) if name.startswith("~") else name
+    return str(expand_home(name)) if name.startswith("~") else name
 
 
 def make_source(name: str) -> dict[str, Any]:
     """What `from_pretrained` is told about a model's place. Of a GGUF file it wants the folder, or hub name, and the file."""
     path = resolve_model_path(name)
+    # Files here are read from here alone, whatever else they name.
+    closed: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not is_hub_name(name)}
     if not path.endswith(GGUF):
-        return {"pretrained_model_name_or_path": path, "trust_remote_code": False}
+        return {"pretrained_model_name_or_path": path, **closed}
     folder, _, file = path.rpartition("/")
-    return {"pretrained_model_name_or_path": folder or ("/" if path.startswith("/") else "."), "gguf_file": file}
+    return {"pretrained_model_name_or_path": folder or ("/" if path.startswith("/") else "."), "gguf_file": file, **closed}
 
 
 def _embedded_folder() -> Path:
@@ -62,7 +72,19 @@ def load_model(name: str) -> nn.Module:
     if "gguf_file" in source and quantizer is not None:
         quantizer.remove_quantization_config(model)  # a mark alone: with it the plain weights could not be saved
     found: nn.Module = model
+    if (bad := find_not_finite(dict(found.named_parameters()))) is not None:
+        raise ConfigError(f"model '{name}' cannot be used: its weights '{bad}' are not finite")
     return found
+
+
+def find_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Find weights with a NaN or an infinity; None if all are finite. One pass, and no copy."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = torch.aminmax(tensor.detach())
+            if not (torch.isfinite(low) and torch.isfinite(high)):
+                return name
+    return None
 
 
 def load_tokenizer(name: str) -> Any:
@@ -93,26 +115,67 @@ def check_model(name: str) -> None:
         return
     if name.endswith(GGUF) and any(importlib.util.find_spec(package) is None for package in ("gguf", "accelerate")):
         raise MissingExtra(f"model '{name}'", "gguf")
-    if not (name.startswith((".", "/", "~")) or Path(name).exists()):
+    if is_hub_name(name):
         return
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     if name.endswith(GGUF):
         _check_gguf(folder)
         return
     if not folder.is_dir():
         raise ConfigError(f"model folder '{name}' does not exist")
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+    if (folder / ADAPTER).exists():  # beside a model too: transformers would load what that file names
         raise ConfigError(
             f"'{name}' is an adapter, not a model: name its base as the model and set policies.NAME.adapter to it, "
             "or merge it with 'milonga export'"
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
+    _check_model_folder(name, folder)
+
+
+def _check_model_folder(name: str, folder: Path) -> None:
+    """Refuse what transformers would load from elsewhere, or by pickle, because a file of the folder says so."""
+    named: list[Any] = []
+    for key, value in _iterate_fields(_read_json(folder / "config.json")):
+        if key.lstrip("_") in KERNELS and value not in PLAIN_KERNELS:
+            raise ConfigError(f"model '{name}' asks for the kernel {value!r:.80} in its config.json; remove '{key}' from it")
+        if key == "transformers_weights" and value is not None:
+            named.append(str(value).removesuffix(".index.json"))  # all indexes of the folder are looked into
+    for index in folder.glob(f"*{INDEX}"):
+        maps = [value for key, value in _iterate_fields(_read_json(index)) if key == "weight_map" and isinstance(value, dict)]
+        named += [file for files in maps for file in files.values()]
+    for file in named:
+        if not str(file).endswith(".safetensors") or Path(str(file)).name != file:
+            raise ConfigError(f"model '{name}' names the weights {file!r:.80}: they are .safetensors files beside its config")
+    if not any(folder.glob("*.safetensors")) and (pickled := [*folder.glob("*.bin"), *folder.glob("*.pt*")]):
+        raise ConfigError(
+            f"model '{name}' has weights in {pickled[0].name}, a pickle, which can run code: it is not loaded; "
+            "convert it to safetensors"
+        )
+
+
+def _read_json(file: Path) -> Any:
+    """Read a JSON file of a model; None if there is none, or it cannot be read: transformers then says why."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _iterate_fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """Iterate over all fields of nested JSON, however deep."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        yield from value.items() if isinstance(value, dict) else ()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _check_gguf(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"model file '{path}' does not exist")
+    if path.with_name(ADAPTER).exists():
+        raise ConfigError(f"model file '{path}' has an {ADAPTER} beside it, which would be loaded too; move one of them")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ConfigError(f"model file '{path}' is not a GGUF file")

@@ -17,17 +17,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from milonga.config import PolicySection
 from milonga.engine.local import offload
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.data_parallel import DataParallel
-from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, load_model
-from milonga.errors import UserError, suggest_name
+from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, find_not_finite, load_model
+from milonga.errors import RunFolderError, UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
 
 COUNTER = "optimizer:step"
@@ -39,6 +41,18 @@ def choose_compute_dtype(section: PolicySection, parameters: int, device: str) -
     if section.dtype != "auto":
         return getattr(torch, section.dtype)  # type: ignore[no-any-return]
     return torch.float32 if device == "cpu" or parameters < SMALL else torch.bfloat16
+
+
+def read_state(file: Path) -> dict[str, Tensor]:
+    """Read a training state that was saved, with weights that are finite in all its versions."""
+    state: dict[str, Tensor] = load_file(file)
+    weights = {key: tensor for key, tensor in state.items() if key.startswith(("live/", "tag:"))}
+    if (bad := find_not_finite(weights)) is not None:
+        raise RunFolderError(
+            f"checkpoint '{file.parent}' cannot be used: the weights '{bad}' of policy '{file.stem}' are not finite; "
+            "remove it to use the one before it"
+        )
+    return state
 
 
 def compute_bit_sums(tensors: Iterable[Tensor]) -> list[int]:
