@@ -258,10 +258,11 @@ def _extend(config: Config, turns: int) -> Config:
 
 def _read_final_report(folder: RunFolder) -> Report | None:
     """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint."""
-    from milonga.runfolder.record import read_json
+    from milonga.runfolder.record import Summary, read_json, read_shape
 
-    report, found = read_json(folder.path / "report.json"), folder.checkpoints.find_newest()
-    return report if report is not None and found is not None and found[1]["place"]["turn"] == report["turns"] else None
+    report, found = read_shape(folder.path / "report.json", Summary), folder.checkpoints.find_newest()
+    ended = report is not None and found is not None and found[1]["place"]["turn"] == report.turns
+    return read_json(folder.path / "report.json") if ended else None
 
 
 def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:

@@ -7,7 +7,6 @@ dialect, the length limits) is derived, never repeated; a resolved config writte
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from milonga import reading
 from milonga.errors import ConfigError, suggest_name
 
 Binding = Literal["own", "lora", "shared"]
@@ -449,11 +449,11 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return reading.read_toml(path)
     except FileNotFoundError:
         raise ConfigError(f"config file '{path}' does not exist") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"config file '{path}': {error}") from None
+    except reading.UNREADABLE as error:
+        raise ConfigError(f"config file '{path}': {reading.explain_unreadable(error)}") from None
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -482,8 +482,8 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise ConfigError(f"a setting is key=value, not '{text}'")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed: Any = reading.parse_toml(f"value = {value}")["value"]
+    except ValueError:
         parsed = value.strip()
     return _nest(parts, parsed)
 

@@ -25,6 +25,7 @@ from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_boots
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.probing import choose_problems, count_signals, find_stall, recall_problems
+from milonga.reading import check_shape
 from milonga.resolve import Plan
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
@@ -54,6 +55,15 @@ class Place:
     def next_place(self, cursor: Cursor, led: bool) -> Place:
         """The place after one more turn, at `cursor`; `led` says whether the lead agent learned in it."""
         return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The state of a run in its checkpoints."""
+
+    place: Place
+    problems: dict[str, int]
+    recipe: dict[str, Any]
 
 
 def make_evaluator(plan: Plan, run_context: RunContext) -> Evaluator:
@@ -322,10 +332,12 @@ class Loop:
         if found is None:
             raise RunFolderError(f"'{self.folder.path}' holds no complete checkpoint to resume from")
         path, state = found
+        try:
+            saved = check_shape(Saved, state)
+        except ValueError as error:
+            raise RunFolderError(f"'{path}' does not hold the state of a run: {error}") from None
         self.engine.load(path)
-        self.place = Place(**state["place"])
-        self.problem_cursors = dict(state["problems"])
-        self.recipe.state = dict(state["recipe"])
+        self.place, self.problem_cursors, self.recipe.state = saved.place, saved.problems, saved.recipe
         self.folder.rewind(self.place.turn)
         self.rows = self.folder.metrics.rows()
         self.preferences = Preferences(self.folder.preferences.rows())

@@ -16,6 +16,7 @@ from milonga.cli import commands as commands  # which registers them
 from milonga.cli import completion, notices
 from milonga.cli.shell import app
 from milonga.errors import UserError
+from milonga.text import escape_invisible
 
 STOPPED = 130
 
@@ -39,7 +40,7 @@ def run_guarded(command: Callable[[], Any]) -> int:
 
 
 def _print_error(text: str) -> int:
-    sys.stderr.write(f"milonga: {' '.join(text.split())}\n")
+    sys.stderr.write(f"milonga: {escape_invisible(' '.join(text.split()))}\n")
     return 2
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from milonga.runfolder.console import SafeConsole
+
 
 def run_comparison(
     recipes: Sequence[str],
@@ -38,5 +40,5 @@ def run_comparison(
         sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
         sys.exit(130)  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
-    print_tables(result, console if console.is_terminal else Console(width=140, stderr=console.stderr))
+    print_tables(result, console if console.is_terminal else SafeConsole(width=140, stderr=console.stderr))
     return result

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 from milonga.errors import Notice
+from milonga.text import escape_invisible
 
 
 def show_as_lines() -> None:
@@ -15,7 +16,7 @@ def show_as_lines() -> None:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, Notice):
-            sys.stderr.write(f"milonga: {' '.join(str(message).split())}\n")
+            sys.stderr.write(f"milonga: {escape_invisible(' '.join(str(message).split()))}\n")
         else:
             usual(message, category, *where, **more)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from milonga.cli import completion
 from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
 from milonga.errors import UserError
+from milonga.runfolder.console import SafeConsole
 
 app = typer.Typer(
     name="milonga",
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
+console = SafeConsole()
 
 
 def _print_version(wanted: bool) -> None:

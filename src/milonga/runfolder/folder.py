@@ -15,7 +15,7 @@ from typing import IO
 from milonga.config import Config, parse_config, read_toml, to_toml
 from milonga.errors import RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
-from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atomically
+from milonga.runfolder.files import JsonLines, open_ours, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Floats, Rollouts
 
@@ -40,7 +40,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         with translate_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("w")
+            self._lock = open_ours(self.path / "lock", "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from milonga.config import Config, is_embedded
 from milonga.errors import ConfigError
+from milonga.reading import SETTINGS, UNREADABLE, check_shape, read_json
 from milonga.runfolder.files import write_atomically
 
 FILE = "milonga.json"
@@ -43,11 +44,10 @@ def read_note(model: str) -> Note | None:
     """Read the note beside a model; None if it is not a folder, or has none."""
     path = Path(model).expanduser() / FILE
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Note(**{**raw, "agents": tuple(raw["agents"])})
+        return check_shape(Note, read_json(path, SETTINGS))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except UNREADABLE:
         raise ConfigError(f"'{path}' is not a note that milonga wrote; remove it, or export the model again") from None
 
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import importlib.util
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from milonga.config import is_embedded
-from milonga.errors import ConfigError, MissingExtra, suggest_name
+from milonga.errors import ConfigError, MissingExtra, UserError, suggest_name
+from milonga.reading import RESULT, STATE, UNREADABLE, WEIGHTS, check_regular, explain_unreadable, open_regular, read_object
 
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
 
 
 GGUF = ".gguf"
-UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, struct.error)
-"""What a missing, foreign or damaged model raises, in all the ways there are."""
+MOST_LAYERS = 10_000
+"""Layers, or experts, of a model: all are made before its weights are looked at."""
+
+
+@contextmanager
+def explain_unloadable(what: str) -> Iterator[None]:
+    """Raise whatever a missing, foreign or damaged model raises, in all the ways there are, as a `ConfigError`. Panics of the
+    libraries below, which are in Rust, are no `Exception`."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{what} cannot be loaded: {first_line(error)}") from None
 
 
 def resolve_model_path(name: str) -> str:
@@ -54,10 +66,8 @@ def load_model(name: str) -> nn.Module:
     if "gguf_file" in source:
         # Unpacked: packed weights cannot be trained. Releases without this class always unpack.
         kind = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
-    try:
+    with explain_unloadable(f"model '{name}'"):
         model = AutoModelForCausalLM.from_pretrained(**source, **kind, dtype=torch.float32)
-    except UNLOADABLE as error:
-        raise ConfigError(f"model '{name}' cannot be loaded: {first_line(error)}") from None
     quantizer = getattr(model, "hf_quantizer", None)
     if "gguf_file" in source and quantizer is not None:
         quantizer.remove_quantization_config(model)  # a mark alone: with it the plain weights could not be saved
@@ -71,16 +81,14 @@ def load_tokenizer(name: str) -> Any:
     source = make_source(name)
     if "gguf_file" in source and (Path(source["pretrained_model_name_or_path"]) / "tokenizer.json").is_file():
         del source["gguf_file"]
-    try:
+    with explain_unloadable(f"tokenizer of '{name}'"):
         tokenizer = AutoTokenizer.from_pretrained(**source)
-    except UNLOADABLE as error:
-        raise ConfigError(f"tokenizer of '{name}' cannot be loaded: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"tokenizer of '{name}' has no end-of-sequence token; nothing could ever stop")
     return tokenizer
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
@@ -108,12 +116,34 @@ def check_model(name: str) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
+    _check_files(folder)
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse a folder in which something is no regular file, or a JSON file larger than any: the libraries that load a model
+    open whatever has the right name, and make as many layers as its config asks for."""
+    for file in sorted(folder.iterdir()):
+        try:
+            if file.exists() and not file.is_dir():
+                check_regular(file, STATE if file.suffix == ".json" else WEIGHTS)
+            if file.name == "config.json":
+                _check_layers(read_object(file, RESULT))
+        except UNREADABLE as error:
+            raise ConfigError(f"model folder '{folder}': {file.name} cannot be read: {explain_unreadable(error)}") from None
+
+
+def _check_layers(config: Mapping[str, Any]) -> None:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_layers(value)
+        elif isinstance(value, int) and ("layers" in key or "experts" in key) and value > MOST_LAYERS:
+            raise ValueError(f"{key} is {value}; no model has more than {MOST_LAYERS}")
 
 
 def _check_gguf(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"model file '{path}' does not exist")
-    with path.open("rb") as file:
+    with open_regular(path, WEIGHTS) as file:
         if file.read(4) != b"GGUF":
             raise ConfigError(f"model file '{path}' is not a GGUF file")
 
