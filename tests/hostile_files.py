@@ -63,7 +63,7 @@ def list_places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, 
 
 
 def damage_value(value: Any, rng: random.Random) -> str:
-    """Make JSON of data in which one value, or key, is another: of another kind, missing, twice, or nothing that JSON allows."""
+    """Make JSON of data in which one value, or key, is another: of another kind, missing, twice, or nothing that JSON has."""
     value = copy.deepcopy(value)
     place = rng.choice(list(list_places(value)))
     if not place:
@@ -118,5 +118,9 @@ def seal_again(checkpoint: Path) -> None:
 
 def copy_folder(source: Path, target: Path) -> Path:
     """Copy a run folder; its large files are links, which nobody writes to."""
+
+    def copy_file(one: str, other: str) -> None:
+        (os.link if one.endswith(".safetensors") else shutil.copy)(one, other)
+
     shutil.rmtree(target, ignore_errors=True)
-    return Path(shutil.copytree(source, target, copy_function=lambda a, b: os.link(a, b) if a.endswith(".safetensors") else shutil.copy(a, b)))
+    return Path(shutil.copytree(source, target, copy_function=copy_file))

@@ -251,10 +251,25 @@ def _check_unpacked(about: pq.FileMetaData, most: int) -> None:
 
 
 def read_batches(file: pq.ParquetFile, most: int, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Iterate over the rows of a parquet file. More than `most` bytes, whatever the file says of itself, are a `ValueError`."""
-    size = 0
-    for batch in file.iter_batches(BATCH, columns=columns):
-        size += batch.nbytes
+    """Iterate over the rows of a parquet file. More than `most` bytes, whatever the file says of itself, are a `ValueError`.
+
+    A value is stored once and may stand in every row: so few rows are unpacked at a time that the largest could be in each.
+    """
+    about, size = file.metadata, 0
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    chunks = [group.column(at).total_uncompressed_size for group in groups for at in range(about.num_columns)]
+    for batch in file.iter_batches(max(1, min(BATCH, most // max([1, *chunks]))), columns=columns):
+        size += sum(_measure_column(column) for column in batch.columns)
         if size > most:
             raise ValueError(f"unpacked it has more than {most:,} bytes")
         yield batch
+
+
+def _measure_column(column: pa.Array) -> int:
+    """Measure the bytes of a column as plain values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
+        return int(pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+    return int(column.nbytes)

@@ -26,6 +26,8 @@ from milonga.types import Split
 
 CANDIDATE = "candidate"
 """The name by which some sets call the function in their assertions, whatever its own is."""
+DEEPEST = 200
+"""Levels of nesting in the Python of a test: what is deeper, Python parses and cannot write out again."""
 CHECK = "check_as_given"
 """The function that runs a test as it is, and returns True."""
 MBPP_SPLITS: Mapping[Split, range] = {"train": range(601, 975), "dev": range(511, 601), "test": range(11, 511)}
@@ -113,7 +115,7 @@ class FunctionParser:
         if not isinstance(assertions, list) or not assertions or not all(isinstance(each, str) for each in assertions):
             raise UnreadableTest("not a list of assertions")
         entry = _find_entry(code, assertions[0])
-        setup = record.get("test_setup_code") or "\n".join(record.get("test_imports") or ())
+        setup = record.get("test_setup_code") or "\n".join(map(str, _get_list(record, "test_imports")))
         tests, checks = self._sort_assertions(assertions, entry, setup)
         shown = assertions[: self.show_tests]
         return FunctionRow(
@@ -192,6 +194,13 @@ def _get_text(record: Mapping[str, Any], field: str, where: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{where}: field '{field}' is not a text with something in it")
     return text.strip()
+
+
+def _get_list(record: Mapping[str, Any], field: str) -> list[Any]:
+    found = record.get(field) or []
+    if not isinstance(found, list):
+        raise UnreadableTest(f"beside it '{field}' is no list")
+    return found
 
 
 def _get_solution(record: Mapping[str, Any], field: str) -> str:
@@ -289,10 +298,16 @@ def _parse_data_test(part: Any) -> Test:
 def _parse_python(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # public sets are full of unescaped backslashes
-            return ast.parse(source)
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UnreadableTest(f"does not parse as Python{f' (its line {line})' if line else ''}") from None
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    if level:
+        raise UnreadableTest(f"is nested more than {DEEPEST} levels deep")
+    return tree
 
 
 def _parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
