@@ -336,7 +336,7 @@ class Config(Section):
     """Reward functions, in place of right and wrong answers as the outcome reward. What is right is still measured."""
     extract: str | None = None
     """A function `f(text, problem)` that finds the answer in a solution, as `file.py:function`. None: as the role reads it."""
-    turns: int = Field(30, ge=1)
+    turns: int = Field(30, ge=1, le=10_000_000)
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     published: bool = False
     """Start from the settings of the recipe's paper, where they are known, instead of ours: its page says how they differ.
@@ -368,7 +368,7 @@ class Config(Section):
     the turns between are learned."""
     staleness_cap: float = Field(2.0, ge=1)
     """Truncation of the importance weight of tokens that were sampled with older weights."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=65_536)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
     """shuffled: permute the rewards among the rows, as a control experiment that real learning must beat."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
@@ -338,10 +337,7 @@ class LocalEngine(Engine):
                     f"policy '{name}' did not start from what '{policy.section.model}' holds now: "
                     "its KL reference would change; put the original model back"
                 )
-            try:
-                policy.load_state(load_file(folder / f"{name}.safetensors"))
-            except (OSError, ValueError, SafetensorError) as error:
-                raise RunFolderError(f"checkpoint '{folder}' holds no weights of policy '{name}': {error}") from None
+            policy.load_file(folder / f"{name}.safetensors")
             policy.version, policy.updates = saved.version, saved.updates
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:

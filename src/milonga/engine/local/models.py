@@ -33,7 +33,7 @@ def explain_unloadable(what: str) -> Iterator[None]:
     libraries below, which are in Rust, are no `Exception`."""
     try:
         yield
-    except (UserError, KeyboardInterrupt, SystemExit):
+    except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         raise ConfigError(f"{what} cannot be loaded: {first_line(error)}") from None

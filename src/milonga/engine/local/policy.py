@@ -17,9 +17,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from milonga.config import PolicySection
@@ -27,8 +30,9 @@ from milonga.engine.local import offload
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, load_model
-from milonga.errors import UserError, suggest_name
+from milonga.errors import RunFolderError, UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
+from milonga.reading import UNREADABLE
 
 COUNTER, MOMENTS = "optimizer:step", ("optimizer:exp_avg", "optimizer:exp_avg_sq")
 """Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
@@ -343,6 +347,13 @@ class Policy:
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 out[f"optimizer:{key}/{name}"] = value
         return out | {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
+
+    def load_file(self, file: Path) -> None:
+        """Load a training state from a file; one that is not of this policy is a `RunFolderError`."""
+        try:
+            self.load_state(load_file(file))
+        except (*UNREADABLE, SafetensorError) as error:
+            raise RunFolderError(f"'{file}' does not hold the weights of this policy: {error}") from None
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Load a training state. Snapshots that it does not have are dropped; the start stays. Tensors that are missing or have

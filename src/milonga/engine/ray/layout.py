@@ -72,9 +72,10 @@ class Machine:
 
 def compute_size(section: PolicySection) -> Size:
     """Compute the size of a policy from the shapes of its model, which need no memory."""
-    with explain_unloadable(f"model '{section.model}'"), torch.device("meta"):
+    with explain_unloadable(f"model '{section.model}'"):
         config = AutoConfig.from_pretrained(**make_source(section.model))
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     total = sum(p.numel() for p in model.parameters())
     layers = next((list(m) for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList)), [])
     inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]

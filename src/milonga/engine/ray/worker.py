@@ -18,7 +18,7 @@ import ray
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -255,7 +255,7 @@ class Work:
         if self.sharded:
             sharding.load(chosen, file)
         else:
-            chosen.load_state(load_file(file))
+            chosen.load_file(file)
         chosen.version, chosen.updates = saved["version"], saved["updates"]
 
     def export(self, policy: str, folder: Path, merged: bool) -> None:
