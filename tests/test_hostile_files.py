@@ -46,6 +46,7 @@ from milonga.cli.views import show_run
 from milonga.comparing.packing import unpack
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.results import read_outcome, summarise_metric
+from milonga.comparing.sweep import write_plan
 from milonga.engine.local.models import check_model
 from milonga.errors import ConfigError, DataError, RunFolderError, UserError
 from milonga.evals.bench import read_processbench
@@ -180,6 +181,20 @@ def test_a_damaged_file_of_a_run_is_one_line(run: Path, tmp_path: Path, rng: ran
     if name.startswith("checkpoints") and rng.random() < 0.5:
         seal_again((folder / name).parent)
     check_readers(folder)
+
+
+@settings(FEW, max_examples=8)
+@given(rng=st.randoms(use_true_random=False))
+def test_a_damaged_report_or_plan_is_one_line_to_resume_and_sweep(run: Path, tmp_path: Path, rng: random.Random) -> None:
+    folder = copy_folder(run, tmp_path / "runs" / "run")
+    (folder / "report.json").write_bytes(damage_text(folder / "report.json", rng))
+    (folder / "sweep.json").write_text(json.dumps({"runs": {"runs-1/grpo": {"turns": 1}}, "with": {"MODEL": "embedded"}}))
+    (folder / "sweep.json").write_bytes(damage_text(folder / "sweep.json", rng))
+    for read in (lambda: milonga.resume(folder, quiet=True), lambda: write_plan(folder, [], {})):
+        try:
+            read()
+        except UserError as error:
+            check_line(error)
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from milonga.config import Config, is_embedded
 from milonga.errors import ConfigError
@@ -23,7 +24,7 @@ class Note:
     """The facts of an exported model. `origin` is the model that training began with, across any number of runs."""
 
     agents: tuple[str, ...]
-    dialect: str
+    dialect: Literal["auto", "plain", "tagged", "terse"]
     origin: str
     recipe: str
     task: str
