@@ -35,7 +35,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_huge(path: Path) -> None:
-    """A file of 64 TiB that takes no room."""
+    """A file of 8 TiB that takes no room."""
     with path.open("wb") as file:
         file.truncate(1 << 43)
         file.seek(0)

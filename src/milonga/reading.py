@@ -43,7 +43,7 @@ TEXT = GIB
 DATA = 16 * GIB
 """Most bytes of a data file that is read row by row."""
 WEIGHTS = 1 << 44
-"""Most bytes of a file of weights: larger than any, it only bounds what a sparse file can ask for."""
+"""Most bytes of a file of weights: larger than any."""
 DEPTH = 64
 """Most levels of nesting in JSON and TOML."""
 LARGEST = 10**300
