@@ -333,11 +333,11 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_good_one(small_disk: Pat
     def save_engine(draft: Path) -> None:
         save_file({"weights": torch.zeros(150_000)}, draft / "policy.safetensors")
 
-    good = checkpoints.save(1, {"place": 1}, save_engine)
+    good = checkpoints.save(1, {"place": {"turn": 1}}, save_engine)
     with pytest.raises(RunFolderError, match=r"the disk is full.*turn-000002.*milonga resume"):
-        checkpoints.save(2, {"place": 2}, save_engine)
+        checkpoints.save(2, {"place": {"turn": 2}}, save_engine)
     assert [path.name for path in small_disk.iterdir()] == ["turn-000001"]
-    assert checkpoints.find_newest() == (good, {"place": 1})
+    assert checkpoints.find_newest() == (good, {"place": {"turn": 1}})
 
 
 def test_rows_and_rollouts_on_a_full_disk_are_one_clear_error(small_disk: Path) -> None:

@@ -276,13 +276,14 @@ def _extend(config: Config, turns: int) -> Config:
 def _read_final_report(folder: RunFolder, found: tuple[Path, dict[str, Any]] | None) -> Report | None:
     """Return the report of a run that has ended; None if turns are left, or have to be made again for lack of a checkpoint. A
     report that cannot be read is made again."""
-    from milonga.runfolder.record import read_json
+    from milonga.runfolder.record import Summary, read_json, read_shape
 
     try:
-        report = read_json(folder.path / "report.json")
+        report = read_shape(folder.path / "report.json", Summary)
     except RunFolderError:
         return None
-    return report if report is not None and found is not None and found[1]["place"]["turn"] == report.get("turns") else None
+    ended = report is not None and found is not None and found[1]["place"]["turn"] == report.turns
+    return read_json(folder.path / "report.json") if ended else None
 
 
 def _pass_again(kind: str, names: Sequence[str], given: Sequence[Any]) -> None:

@@ -7,7 +7,6 @@ dialect, the length limits) is derived, never repeated; a resolved config writte
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from milonga import reading
 from milonga.errors import ConfigError, suggest_name
 
 Binding = Literal["own", "lora", "shared"]
@@ -343,7 +343,7 @@ class Config(Section):
     """Reward functions, in place of right and wrong answers as the outcome reward. What is right is still measured."""
     extract: str | None = None
     """A function `f(text, problem)` that finds the answer in a solution, as `file.py:function`. None: as the role reads it."""
-    turns: int = Field(30, ge=1)
+    turns: int = Field(30, ge=1, le=10_000_000)
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     published: bool = False
     """Start from the settings of the recipe's paper, where they are known, instead of ours: its page says how they differ.
@@ -375,7 +375,7 @@ class Config(Section):
     the turns between are learned."""
     staleness_cap: float = Field(2.0, ge=1)
     """Truncation of the importance weight of tokens that were sampled with older weights."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=65_536)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
     """shuffled: permute the rewards among the rows, as a control experiment that real learning must beat."""
@@ -456,11 +456,11 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return reading.read_toml(path)
     except FileNotFoundError:
         raise ConfigError(f"config file '{path}' does not exist") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"config file '{path}': {error}") from None
+    except reading.UNREADABLE as error:
+        raise ConfigError(f"config file '{path}': {reading.explain_unreadable(error)}") from None
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -489,8 +489,8 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not equals or not all(parts):
         raise ConfigError(f"a setting is key=value, not '{text}'")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed: Any = reading.parse_toml(f"value = {value}")["value"]
+    except ValueError:
         parsed = value.strip()
     return _nest(parts, parsed)
 

@@ -17,7 +17,7 @@ from milonga.context import Context, RunContext
 from milonga.credit.shuffle import shuffle_targets
 from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
-from milonga.errors import StalledError
+from milonga.errors import RunFolderError, StalledError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.interrupts import delay_interrupts
 from milonga.objectives.rates import decay_factor
@@ -25,6 +25,7 @@ from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_boots
 from milonga.preferences import Preferences
 from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.probing import choose_problems, count_signals, find_stall, recall_problems
+from milonga.reading import check_shape
 from milonga.resolve import Plan
 from milonga.runfolder.changes import list_keys
 from milonga.runfolder.checkpoints import check_free_space
@@ -57,6 +58,15 @@ class Place:
     def next_place(self, cursor: Cursor, led: bool) -> Place:
         """The place after one more turn, at `cursor`; `led` says whether the lead agent learned in it."""
         return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The state of a run in its checkpoints."""
+
+    place: Place
+    problems: dict[str, int]
+    recipe: dict[str, Any]
 
 
 def make_evaluator(plan: Plan, run_context: RunContext) -> Evaluator:
@@ -321,11 +331,12 @@ class Loop:
 
     def restore(self, origin: Origin) -> None:
         """Restore a checkpoint; rows after it are cut from the run folder, since those turns run again."""
-        state = origin.state
+        try:
+            saved = check_shape(Saved, origin.state)
+        except ValueError as error:
+            raise RunFolderError(f"'{origin.path}' does not hold the state of a run: {error}") from None
         self.engine.load(origin.path)
-        self.place = Place(**state["place"])
-        self.problem_cursors = dict(state["problems"])
-        self.recipe.state = dict(state["recipe"])
+        self.place, self.problem_cursors, self.recipe.state = saved.place, saved.problems, saved.recipe
         self.folder.rewind(self.place.turn, origin.losses)
         self.rows = self.folder.metrics.rows()
         self.preferences = Preferences(self.folder.preferences.rows())

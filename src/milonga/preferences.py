@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from milonga.errors import RunFolderError
+from milonga.reading import check_shape
 from milonga.tasks.base import normalise_text
 from milonga.types import Parsed, Problem, Rollout, Segment
+
+SIDES = ("winner", "loser")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Preference:
 
     def to_json(self) -> dict[str, Any]:
         """A row of the run folder."""
-        sides = (("winner", self.winner), ("loser", self.loser))
+        sides = tuple(zip(SIDES, (self.winner, self.loser), strict=True))
         texts = {name: side.text for name, side in sides}
         tokens = {f"{name}_{what}": value for name, s in sides for what, value in (("ids", list(s.ids)), ("start", s.start))}
         named = {
@@ -89,9 +92,12 @@ class Preference:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Preference:
-        winner, loser = (Side(row[name], tuple(row[f"{name}_ids"]), row[f"{name}_start"]) for name in ("winner", "loser"))
-        named = {key: row[key] for key in ("turn", "round", "agent", "problem", "question", "reason")}
-        return cls(**named, winner=winner, loser=loser)
+        """Read a row of the run folder; one of another shape is a `RunFolderError`."""
+        sides = {name: {"text": row.get(name)} | {key: row.get(f"{name}_{key}") for key in ("ids", "start")} for name in SIDES}
+        try:
+            return check_shape(cls, row | sides)
+        except ValueError as error:
+            raise RunFolderError(f"a pair of preferences of turn {row.get('turn')} cannot be read: {error}") from None
 
 
 class Preferences:

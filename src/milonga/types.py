@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from milonga.errors import DataError
+from milonga.reading import check_text
+
 if TYPE_CHECKING:
     from milonga.objectives import Loss
 
@@ -38,6 +41,13 @@ class Problem:
     data: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
     """The id of the rollout that proposed this problem, if a model invented it."""
+
+    def __post_init__(self) -> None:
+        for name in ("id", "text", "answer"):
+            try:
+                check_text(str(getattr(self, name)))
+            except ValueError as error:
+                raise DataError(f"problem {self.id!a:.80}: its {name} cannot be used: {error}") from None
 
     @property
     def wants_program(self) -> bool:

@@ -16,18 +16,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from milonga.reading import ROWS, open_parquet, read_batches
 from milonga.roles import StepSolver
 from milonga.roles.verifier import parse_tagged, parse_terse
-from milonga.runfolder.rollouts import is_contradiction, is_fooled
+from milonga.runfolder.rollouts import check_columns, is_contradiction, is_fooled
 from milonga.types import Solution
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 Flag = Literal["fooled", "invalid", "contradiction", "few"]
 FLAGS: dict[Flag, str] = {
@@ -246,7 +249,8 @@ class Rollouts:
         return np.flatnonzero(keep)
 
     def _mask_by_text(self, turn: int, digest: Digest, text: str) -> NDArray[np.bool_]:
-        table = pq.read_table(self.turn_path(turn), columns=["problem", "question"], partitioning=None)
+        with open_parquet(self.turn_path(turn), ROWS) as file:
+            table = _read_columns(file, ["problem", "question"])
         found = pc.match_substring(table["question"], text, ignore_case=True)
         problems = pc.unique(table["problem"].filter(found))
         asked = pc.or_(
@@ -258,7 +262,7 @@ class Rollouts:
         if not len(places):
             return []
         digest = self._load_digest(turn)
-        with pq.ParquetFile(self.turn_path(turn)) as file:
+        with open_parquet(self.turn_path(turn), ROWS) as file:
             questions = _read_rows_at(file, digest.rows[places], ["problem", "question"]).to_pylist()
         return [
             Group(turn, row["problem"], row["question"] or "", **{count: int(digest.counts[count][at]) for count in COUNTS})
@@ -310,14 +314,22 @@ class Rollouts:
     def _load_rows(self, turn: int, problem: str) -> list[dict[str, Any]]:
         if turn not in self.list_turns():
             return []
-        with pq.ParquetFile(self.turn_path(turn)) as file:
-            names = file.read(columns=["problem"])["problem"]
+        with open_parquet(self.turn_path(turn), ROWS) as file:
+            check_columns(file.schema_arrow)
+            names = _read_columns(file, ["problem"])["problem"]
             places = np.flatnonzero(pc.fill_null(pc.equal(names, problem), False).to_numpy())
             if not len(places):
                 return []
             columns = [name for name in WIDE if name in file.schema_arrow.names]
             rows: list[dict[str, Any]] = _read_rows_at(file, places, columns).to_pylist()
         return [dict.fromkeys(WIDE) | row for row in rows]
+
+
+def _read_columns(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    """Read some columns of all rows."""
+    fields = [field for field in file.schema_arrow if field.name in columns]
+    batches = read_batches(file, ROWS, [field.name for field in fields])  # they come in the order that is asked for
+    return pa.Table.from_batches(list(batches), pa.schema(fields))
 
 
 def _read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
@@ -333,15 +345,16 @@ def _read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.
 
 
 def _make_digest(path: Path) -> Digest:
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path, ROWS) as file:
+        check_columns(file.schema_arrow)
         here = file.schema_arrow.names
         if any(not pa.types.is_string(file.schema_arrow.field(name).type) for name in ("id", "problem", "question", "text")):
             raise ValueError("it holds no rollouts")
         if set(NARROW) <= set(here):
-            table = file.read(columns=list(NARROW))
+            table = _read_columns(file, list(NARROW))
         else:
             table = _add_flag_columns(
-                file.read(columns=["id", "problem", "targets", "correct", "invalid", "final_verdict", "step_verdicts"])
+                _read_columns(file, ["id", "problem", "targets", "correct", "invalid", "final_verdict", "step_verdicts"])
             )
     coded = table["problem"].combine_chunks().dictionary_encode()
     codes = coded.indices.to_numpy()

@@ -8,9 +8,9 @@ the runs that were found, never joined to a path.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from milonga.board.curves import read_last_rows, to_float
 from milonga.errors import RunFolderError
+from milonga.reading import ROWS, UNREADABLE, check_regular, explain_unreadable, read_last_lines, read_toml
 
 State = Literal["running", "finished", "stopped", "failed", "broken"]
 WATCHED = ("config.toml", "metrics.jsonl", "report.json", "error.txt", "lock")
@@ -28,7 +29,6 @@ FIGURES = {
     "gap": "eval/hacking_gap",
 }
 MOST_RUNS = 2000
-LARGEST_CONFIG = 1 << 20
 FRESH = 60.0
 """Seconds after its last write for which a run counts as running, on systems that do not tell who holds a lock."""
 
@@ -86,11 +86,12 @@ class Catalogue:
             held = _find_held_locks()
             found: list[Card] = []
             comparisons: dict[str, Comparison] = {}
-            for name, path, comparison, arm in self._list_folders():
+            for place, path, comparison, arm in self._list_folders():
+                name = _make_printable(place)
                 if arm is None:
                     comparisons[name] = Comparison(name, path, (path / "compare.json").is_file())
                 elif len(found) < MOST_RUNS:
-                    found.append(self._load_card(name, path, comparison, arm, held))
+                    found.append(self._load_card(name, path, _make_printable(comparison), arm, held))
             self.cards = {card.name: card for card in found}
             self.comparisons = comparisons
             self.seen = {path: self.seen[path] for path in (card.path for card in found)}
@@ -150,8 +151,13 @@ def _list_subfolders(path: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a folder holds a config, or the files of a run that has just begun or failed to begin."""
-    return any((path / name).is_file() for name in ("config.toml", "metrics.jsonl", "error.txt", "lock"))
+    """Whether a folder holds a config, or the files of a run that has just begun or failed to begin, of whatever kind."""
+    return any(os.path.lexists(path / name) for name in ("config.toml", "metrics.jsonl", "error.txt", "lock"))
+
+
+def _make_printable(name: str) -> str:
+    """Make a name that a page can hold: what is not UTF-8 in the name of a folder is escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def is_comparison(path: Path) -> bool:
@@ -187,11 +193,13 @@ def _find_held_locks() -> set[int] | None:
 def _read_card(name: str, path: Path, at_work: bool) -> Card:
     config, problem = read_settings(path / "config.toml")
     rows = list(read_last_rows(path / "metrics.jsonl"))
-    error = _read_last_line(path / "error.txt")
+    odd, error = _find_odd_file(path), _read_last_line(path / "error.txt")
     finished = (path / "report.json").is_file()
     state: State = "stopped"
     if at_work:
         state, problem = "running", "" if rows else "measuring the start"
+    elif odd:
+        state, problem = "broken", odd
     elif finished:
         state = "finished"
     elif error:
@@ -224,23 +232,32 @@ def _read_card(name: str, path: Path, at_work: bool) -> Card:
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
     """Read the raw config, and what is wrong with it. It is not validated: runs of other versions are shown too."""
     try:
-        if path.stat().st_size > LARGEST_CONFIG:
-            return {}, "its config.toml is too large to be one"
-        return tomllib.loads(path.read_text(encoding="utf-8")), ""
+        return read_toml(path), ""
     except FileNotFoundError:
         return {}, "no config.toml"
-    except (OSError, ValueError, RecursionError) as error:
-        return {}, f"its config.toml cannot be read: {error}"
+    except UNREADABLE as error:
+        return {}, f"its config.toml cannot be read: {explain_unreadable(error)}"
+
+
+def _find_odd_file(path: Path) -> str:
+    """Say which file of a run is none that could be read, whatever it holds; empty if there is none."""
+    for name in WATCHED:
+        try:
+            check_regular(path / name, ROWS)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"its {name} cannot be read: {explain_unreadable(error)}"
+    return ""
 
 
 def _read_last_line(path: Path) -> str:
     """Read the last line of a traceback file; empty if there is none."""
     try:
-        with path.open("rb") as file:
-            lines = file.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+        lines = [line for line in read_last_lines(path, 1 << 16) if line.strip()]
     except OSError:
         return ""
-    return lines[-1][:500] if lines else ""
+    return lines[-1].decode("utf-8", "replace").strip()[:500] if lines else ""
 
 
 def _find_newest_value(rows: list[dict[str, Any]], key: str) -> float | None:

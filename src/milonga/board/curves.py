@@ -7,7 +7,6 @@ stored in columns of machine floats, so that a long run takes megabytes, not hun
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from array import array
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from milonga.reading import ROWS, open_regular, parse_json, read_last_lines
+from milonga.runfolder.files import is_row
 from milonga.runfolder.flow import PREFIX, Flow, compute_reward_flow
 
 MOST_KEYS = 2000
@@ -50,7 +51,7 @@ class Curves:
                     self.file = (stat.st_dev, stat.st_ino)
                 if stat.st_size == self.offset:
                     return False
-                with self.path.open("rb") as file:
+                with open_regular(self.path, ROWS) as file:
                     file.seek(self.offset)
                     while block := file.read(1 << 22):
                         self._parse_block(block)
@@ -158,20 +159,16 @@ def to_float(value: float) -> float:
 def _parse_row(line: bytes) -> dict[str, Any] | None:
     """Parse one JSON line with a valid `turn`; None for anything else."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line, finite=False, largest=None)
+    except ValueError:
         return None
-    turn = row.get("turn") if isinstance(row, dict) else None
-    return row if isinstance(turn, int) and not isinstance(turn, bool) and 0 <= turn < 1 << 60 else None
+    return row if is_row(row) else None
 
 
 def read_last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
     """Yield the rows at the end of a file, newest first. Only the last `most` bytes are read."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - most))
-            lines = file.read(most).splitlines()
+        lines = read_last_lines(path, most)
     except OSError:
         return
     for line in reversed(lines):

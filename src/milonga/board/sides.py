@@ -14,12 +14,12 @@ from typing import Any
 from milonga.board.catalogue import Card, read_settings
 from milonga.board.curves import Curves, Shelf
 from milonga.comparing.results import ALWAYS, Outcome, summarise_metric
+from milonga.reading import RESULT, UNREADABLE, explain_unreadable, read_object
 from milonga.report.blocks import Sheet
 from milonga.report.sheets import build_sheets, list_remarks
 
 APART = ("seed", "budget")
 """Settings in which runs of one arm may differ."""
-LARGEST_RESULT = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def read_verdicts(path: Path) -> Judged | str | None:
     """Read the verdicts of a finished comparison; None if it is not finished, a message if its file cannot be read."""
     file = path / "compare.json"
     try:
-        if file.stat().st_size > LARGEST_RESULT:
-            return "compare.json is too large to be read"
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = read_object(file, RESULT)
         return Judged(tuple(build_sheets(result)), tuple(list_remarks(result)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
+        return f"compare.json cannot be read: {explain_unreadable(error)}"
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         return f"compare.json cannot be read: {type(error).__name__} {error}"[:300]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from milonga.cli.notices import print_line
 from milonga.interrupts import get_exit_code
+from milonga.runfolder.console import SafeConsole
 
 
 def run_comparison(
@@ -41,5 +42,5 @@ def run_comparison(
         print_line(f"stopped; the same command with --out {folder} goes on from there")
         sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
-    print_tables(result, console if console.is_terminal else Console(width=140, stderr=console.stderr))
+    print_tables(result, console if console.is_terminal else SafeConsole(width=140, stderr=console.stderr))
     return result

@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
+from milonga.reading import SETTINGS, UNREADABLE, read_text
+
 Offers = list[tuple[str, str]]
 """(word, help) pairs."""
 ASKED = "_MILONGA_COMPLETE"
@@ -71,8 +73,8 @@ def _complete_attributes(incomplete: str) -> Offers:
     if not colon or not file.endswith(".py") or not Path(file).is_file():
         return []
     try:
-        body = ast.parse(Path(file).read_text(encoding="utf-8")).body
-    except (SyntaxError, ValueError, OSError):
+        body = ast.parse(read_text(Path(file), SETTINGS)).body
+    except (SyntaxError, RecursionError, *UNREADABLE):
         return []
     things = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
     return [(f"{file}:{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]) for node in things]

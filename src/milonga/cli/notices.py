@@ -8,12 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 from milonga.errors import Notice
+from milonga.text import escape_invisible
 
 
 def print_line(text: str) -> None:
     """Print a line of our own on stderr. Where nobody reads it any more, that ends nothing."""
     with suppress(OSError):
-        sys.stderr.write(f"milonga: {text}\n")
+        sys.stderr.write(f"milonga: {escape_invisible(text)}\n")
 
 
 def show_as_lines() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from milonga.cli import completion
 from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
 from milonga.errors import UserError
 from milonga.interrupts import get_exit_code
+from milonga.runfolder.console import SafeConsole
 
 
 class Commands(TyperGroup):
@@ -38,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
+console = SafeConsole()
 
 
 def _print_version(wanted: bool) -> None:

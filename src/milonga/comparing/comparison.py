@@ -6,7 +6,6 @@ fails is reported with its arm and seed and does not stop the others; the result
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,11 @@ from typing import Any
 from milonga import api
 from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
-from milonga.errors import UserError
+from milonga.errors import RunFolderError, UserError
 from milonga.interrupts import delay_interrupts
 from milonga.runfolder.files import write_atomically
+from milonga.runfolder.record import Costs, read_shape
+from milonga.text import escape_invisible
 
 TICK = 0.5
 """Seconds between two polls of the running processes."""
@@ -83,7 +84,7 @@ def run_planned_comparison(comparison: Comparison, out: Path, jobs: int | None =
 
 
 def print_warning(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{escape_invisible(text)}\n")
 
 
 def _list_runs(comparison: Comparison, out: Path) -> list[Run]:
@@ -154,8 +155,11 @@ class Work:
         return None
 
     def read_budget(self, reference: Run) -> float:
-        report = json.loads((reference.folder / "report.json").read_text())
-        return float(report["compute"][self.comparison.match])
+        report = read_shape(reference.folder / "report.json", Costs)
+        used = None if report is None else report.compute.get(self.comparison.match)
+        if used is None:
+            raise RunFolderError(f"'{reference.folder}' has no report that says how many {self.comparison.match} it used")
+        return used
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
         """Record the result of a run; a traceback is written into its folder. Return the error message, if any."""

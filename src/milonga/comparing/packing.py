@@ -7,7 +7,8 @@ checkpoint too, as far as the limit allows, those that came furthest first; a ru
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from milonga.comparing.pool import Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.sweep import PLAN, TABLE
 from milonga.errors import UserError
+from milonga.reading import DATA, UNREADABLE, open_regular
 from milonga.runfolder.checkpoints import Checkpoints
+from milonga.runfolder.files import free_bytes
 from milonga.runfolder.seal import SEAL
 
 RECORD = (
@@ -31,6 +34,8 @@ RECORD = (
 )
 """What is packed of a run."""
 MIB = 2**20
+MOST_MEMBERS = 1_000_000
+"""Files and folders that are unpacked."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,21 @@ def pack(out: Path, runs: Sequence[Run], file: Path, limit_mib: float) -> Packed
 def unpack(file: Path, out: Path) -> None:
     """Unpack a file of `pack` into a sweep's folder; what is there already is replaced."""
     try:
-        with tarfile.open(file, "r:gz") as archive:
+        with open_regular(file, DATA) as source, tarfile.open(fileobj=source, mode="r:gz") as archive:
+            members = list(_check_members(archive, free_bytes(out)))
             out.mkdir(parents=True, exist_ok=True)
-            archive.extractall(out, filter="data")
-    except (OSError, tarfile.TarError) as error:
+            archive.extractall(out, members, filter="data")
+    except (*UNREADABLE, tarfile.TarError, zlib.error, EOFError) as error:
         raise UserError(f"'{file}' cannot be unpacked: {error}") from None
+
+
+def _check_members(archive: tarfile.TarFile, room: int) -> Iterator[tarfile.TarInfo]:
+    """Iterate over the members of an archive, before anything is unpacked: only files and folders, and no more of them than
+    there is room for."""
+    for number, member in enumerate(archive, 1):
+        room -= member.size
+        if not (member.isreg() or member.isdir()):
+            raise ValueError(f"'{member.name}' is neither a file nor a folder")
+        if room < 0 or number > MOST_MEMBERS:
+            raise ValueError("unpacked it would be larger than the disk has room for")
+        yield member

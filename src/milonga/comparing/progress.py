@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -11,7 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from milonga.comparing.pool import Run
+from milonga.reading import parse_json, read_last_lines
 from milonga.runfolder.console import Panel, format_time
+from milonga.runfolder.files import is_row
+from milonga.text import escape_invisible
 
 
 class Progress(Panel):
@@ -71,22 +73,23 @@ class Progress(Panel):
         table = Table("run", "seed", "turn", title="in progress", title_justify="left")
         for run in self.running:
             total = self.turns.get(run.arm)
-            table.add_row(Text(run.arm), str(run.seed), f"{read_last_turn(run.folder)}" + (f"/{total}" if total else ""))
+            table.add_row(
+                Text(escape_invisible(run.arm)), str(run.seed), f"{read_last_turn(run.folder)}" + (f"/{total}" if total else "")
+            )
         return Group(table, Text(self.format_summary()))
 
 
 def read_last_turn(folder: Path) -> int:
     """Read the last turn of a run from the end of timing.jsonl, the smallest file that grows with it."""
     try:
-        with (folder / "timing.jsonl").open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 1000))
-            lines = file.read().splitlines()
+        lines = read_last_lines(folder / "timing.jsonl", 1000)
     except OSError:
         return 0
     for line in reversed(lines):
         try:
-            return int(json.loads(line)["turn"])
-        except (ValueError, KeyError, TypeError):
+            row = parse_json(line)
+        except ValueError:
             continue  # half a line: still being written, or the first one of this block
+        if is_row(row):
+            return int(row["turn"])
     return 0

@@ -6,7 +6,6 @@ the result; a missing run leaves a gap, never a zero.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from milonga.comparing.arms import Arm, Comparison
 from milonga.comparing.pool import Run
 from milonga.errors import ConfigError, UserError, suggest_name
 from milonga.runfolder.files import JsonLines
+from milonga.runfolder.record import Costs, read_shape, to_number
 
 ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
 AXES = {"turns": "lead_turn", "tokens": "compute/tokens", "flops": "compute/flops"}
@@ -37,7 +37,9 @@ class Outcome:
     """problem -> metric -> mean over its solutions; empty for older runs, which did not save it."""
 
     def points(self, metric: str, axis: str = "lead_turn") -> list[tuple[float, float]]:
-        return [(float(row.get(axis) or 0), float(row[metric])) for row in self.rows if row.get(metric) is not None]
+        return [
+            (to_number(row.get(axis)) or 0.0, value) for row in self.rows if (value := to_number(row.get(metric))) is not None
+        ]
 
     def final(self, metric: str) -> float | None:
         points = self.points(metric)
@@ -48,15 +50,22 @@ Outcomes = Mapping[str, Mapping[int, Outcome]]
 """arm -> seed -> outcome; missing runs are left out."""
 
 
+@dataclass(frozen=True)
+class Final:
+    """What `final.json` holds: per problem, the means of its metrics."""
+
+    problems: dict[str, dict[str, float | None]]
+
+
 def read_outcome(folder: Path) -> Outcome | None:
-    if not (folder / "report.json").exists():
+    report = read_shape(folder / "report.json", Costs)
+    if report is None:
         return None
-    report = json.loads((folder / "report.json").read_text())
     rows = [row for row in JsonLines(folder / "metrics.jsonl").rows() if any(key.startswith("eval/") for key in row)]
-    final = folder / "final.json"
-    problems = json.loads(final.read_text())["problems"] if final.exists() else {}
-    costs = {"turns": report["turns"], "lead_turns": report["lead_turns"], **report["compute"]}
-    return Outcome(rows, costs, problems)
+    final = read_shape(folder / "final.json", Final)
+    costs = {"turns": report.turns, "lead_turns": report.lead_turns}
+    used = {what: report.compute.get(what) for what in ("tokens", "flops")}
+    return Outcome(rows, costs | used, {} if final is None else final.problems)
 
 
 def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes: Sequence[str]) -> dict[str, Any]:
@@ -100,7 +109,7 @@ def _select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:
         for outcome in runs.values()
         for row in outcome.rows
         for key, value in row.items()
-        if key.startswith("eval/") and value is not None
+        if key.startswith("eval/") and to_number(value) is not None
     }
     if chosen not in known:
         raise ConfigError(f"no run has the metric '{chosen}': {suggest_name(chosen, known)} (the runs are kept: name another)")

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.comparing.progress import Progress, read_last_turn
@@ -25,6 +27,7 @@ from milonga.planning import find_shape
 from milonga.resolve import Plan
 from milonga.runfolder.files import JsonLines, write_atomically
 from milonga.runfolder.folder import RunFolder, read_config, write_sealed_config
+from milonga.runfolder.record import read_shape
 
 TICK = 0.5
 """Seconds between two looks at the running processes."""
@@ -37,6 +40,14 @@ ROOM = {"embedded": 2 * GIB, "other": 32 * GIB}
 once would only share the same arithmetic."""
 ADAPTED, WHOLE = 6, 22
 """Bytes of a parameter of a base with adapters (float32 and a half-precision copy), and of a policy that learns whole."""
+
+
+@dataclass(frozen=True)
+class MadeWith:
+    """What `sweep.json` holds: the settings of each arm, and the values of the placeholders."""
+
+    runs: dict[str, Any]
+    known: Annotated[dict[str, Any], Field(alias="with")]
 
 
 @dataclass
@@ -153,15 +164,15 @@ def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) ->
     changed, as on another machine, unfinished runs get the new ones."""
     asked = {f"{arm.block}/{arm.arm.folder}": dict(arm.asked) for arm in arms}
     file = out / PLAN
-    old = json.loads(file.read_text()) if file.exists() else {"runs": {}, "with": dict(known)}
+    old = read_shape(file, MadeWith) or MadeWith(runs={}, known=dict(known))
     for name, settings in asked.items():
-        if name in old["runs"] and old["runs"][name] != json.loads(json.dumps(settings)):
+        if name in old.runs and old.runs[name] != json.loads(json.dumps(settings)):
             raise RunFolderError(f"'{out / name}' was made with other settings than the study now has; choose another --out")
-    if old["with"] != dict(known):
+    if old.known != dict(known):
         for arm, run in order_runs(arms, out):
             if (run.folder / "config.toml").exists() and not run.finished:
                 _replace_config(run.folder, arm.arm.config(run.seed))
-    write_atomically(file, json.dumps({"runs": old["runs"] | asked, "with": dict(known)}, indent=1) + "\n")
+    write_atomically(file, json.dumps({"runs": old.runs | asked, "with": dict(known)}, indent=1) + "\n")
 
 
 def _replace_config(folder: Path, config: dict[str, Any]) -> None:

@@ -6,14 +6,16 @@ Engines address weights as policy@tag. Tags: `live` (being trained), `ref` (the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from milonga.errors import RunFolderError
+from milonga.reading import SETTINGS, UNREADABLE, check_shape, explain_unreadable, read_json
 from milonga.types import Finish, Floats, PerToken, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
@@ -134,11 +136,38 @@ class Ledger:
     def to_json(self) -> dict[str, dict[str, float]]:
         return {name: dict(vars(usage)) for name, usage in self.policies.items()}
 
-    def from_json(self, data: Mapping[str, Mapping[str, float]]) -> None:
-        self.policies = {}
-        for name, saved in data.items():
-            counts = {kind: int(count) for kind, count in saved.items() if kind != "flops"}
-            self.policies[name] = Usage(**counts, flops=float(saved["flops"]))
+    def from_json(self, data: Mapping[str, Any]) -> None:
+        """Load what `to_json` made; another shape is a `ValueError`."""
+        self.policies = check_shape(dict[str, Usage], data)
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """What a checkpoint says of a policy beside its weights."""
+
+    version: int
+    updates: int
+    start: str
+
+
+@dataclass(frozen=True)
+class SavedEngine:
+    """What `engine.json` of a checkpoint holds."""
+
+    ledger: dict[str, Usage]
+    policies: dict[str, SavedPolicy]
+
+
+def read_saved_engine(folder: Path, policies: Collection[str]) -> SavedEngine:
+    """Read what a checkpoint says of these policies and of the compute used."""
+    try:
+        saved = check_shape(SavedEngine, read_json(folder / "engine.json", SETTINGS, finite=False))
+    except UNREADABLE as error:
+        raise RunFolderError(f"'{folder / 'engine.json'}' cannot be read: {explain_unreadable(error)}") from None
+    for name in policies:
+        if name not in saved.policies:
+            raise RunFolderError(f"checkpoint '{folder}' holds no policy '{name}'")
+    return saved
 
 
 class Engine(ABC):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
+from milonga.reading import TEXT, explain_unreadable, read_bytes
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task
@@ -76,11 +77,11 @@ def read_processbench(path: Path, solver: StepSolver | None, limit: int | None =
     A file with the name of a released one must hold as many items with and without errors as that does.
     """
     try:
-        items = parse_json(path.read_bytes(), f"ProcessBench file '{path}'")
+        items = parse_json(read_bytes(path, TEXT), f"ProcessBench file '{path}'")
     except FileNotFoundError:
         raise DataError(f"ProcessBench file '{path}' does not exist") from None
     except OSError as error:
-        raise DataError(f"ProcessBench file '{path}': {error}") from None
+        raise DataError(f"ProcessBench file '{path}' cannot be read: {explain_unreadable(error)}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
     rollouts = [_parse_item(path, number, item, solver) for number, item in enumerate(items)]

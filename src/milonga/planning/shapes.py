@@ -6,7 +6,6 @@ a size that nobody published ("14b") is interpolated, and says so in its `source
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from milonga.errors import UserError, suggest_name
+from milonga.reading import SETTINGS, read_object
 from milonga.types import Floats
 
 HALF = 2
@@ -232,7 +232,7 @@ def _read_shape(folder: Path) -> Shape:
     """Read the shape of a Hugging Face folder; its weights need not be there."""
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_object(file, SETTINGS)
         config = config.get("text_config", config)
         return _parse_config(folder.name, config)
     except KeyError as error:

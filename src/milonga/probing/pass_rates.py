@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from milonga.context import Context, RunContext
@@ -15,7 +16,7 @@ from milonga.errors import RunFolderError, TooLongError, UserError
 from milonga.evals.metrics import mean
 from milonga.resolve import Plan
 from milonga.runfolder.files import to_json, write_atomically
-from milonga.runfolder.record import read_json
+from milonga.runfolder.record import read_shape
 from milonga.tasks import PassRate, Task
 
 FILE = "pass_rates.json"
@@ -23,6 +24,13 @@ CHUNK = 64
 """Problems whose samples are in memory at a time."""
 Rates = dict[int, float | None]
 """Index of a train problem to its pass rate; None where no solution could be graded."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the file holds: an index and a pass rate for each problem that was measured."""
+
+    rates: list[tuple[int, float | None]]
 
 
 def choose_problems(plan: Plan, run_context: RunContext, folder: Path, say: Callable[[str], None]) -> None:
@@ -41,10 +49,10 @@ def recall_problems(task: Task, folder: Path, say: Callable[[str], None]) -> Non
     """Keep the same problems in a run that is resumed."""
     if task.pass_rate is None:
         return
-    found = read_json(folder / FILE)
+    found = read_shape(folder / FILE, Measured)
     if found is None:
         raise RunFolderError(f"'{folder / FILE}' is missing: the pass rates that this run chose its problems by")
-    task.kept = select_problems(dict(found["rates"]), task.pass_rate, say)
+    task.kept = select_problems(dict(found.rates), task.pass_rate, say)
 
 
 def count_measured(task: Task, wanted: PassRate) -> int:

@@ -23,6 +23,7 @@ from milonga.probing.figures import (
     measure_judge,
     measure_solver,
 )
+from milonga.reading import check_shape
 from milonga.recipe import Recipe
 from milonga.resolve import Plan
 from milonga.roles import StepSolver
@@ -125,24 +126,14 @@ class Probe:
     def read(cls, folder: Path) -> Probe | None:
         """Read the probe of a run; None if there was none. What can be read can be shown."""
         data = read_json(folder / FILE)
-        if data is None:
-            return None
         try:
-            found = cls.from_json(data)
-            found.describe()
-            return found
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"'{folder / FILE}' holds no probe ({type(error).__name__}: {error})") from None
+            return None if data is None else cls.from_json(data)
+        except ValueError as error:
+            raise RunFolderError(f"'{folder / FILE}' holds no probe ({error})") from None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Probe:
-        parts = {
-            "solver": SolverFigures(**data["solver"]),
-            "judge": None if data["judge"] is None else JudgeFigures(**data["judge"]),
-            "advice": tuple(Advice(**one) for one in data["advice"]),
-            "examples": tuple(Example(**one) for one in data["examples"]),
-        }
-        return cls(**{**data, **parts})
+        return check_shape(cls, data)
 
 
 def should_probe(plan: Plan) -> bool:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from milonga.charts import Series, line_chart
-from milonga.config import read_toml
+from milonga.config import read_toml, to_toml
 from milonga.errors import RunFolderError, UserError
 from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
 from milonga.report.curves import F1, GENERATOR, TITLES, clip_to_range, describe_series, draw_pair_chart
 from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
-from milonga.runfolder.record import read_json, read_rows
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.record import read_json
 from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
@@ -32,7 +33,7 @@ def build_comparison_chapter(folder: Path) -> Chapter:
         )
     try:
         return _build_chapter(folder, result, read_json(folder / CLAIM))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunFolderError(f"'{folder / RESULT}' is not what 'milonga compare' writes ({what})") from None
 
@@ -130,11 +131,12 @@ def _build_runs_sheet(result: Result) -> Sheet:
 
 
 def build_reproduction(folder: Path, result: Result) -> list[Block]:
-    commands = list(dict.fromkeys(str(row["command"]) for row in read_rows(folder / "machine.jsonl") if row.get("command")))
+    commands = list(
+        dict.fromkeys(str(row["command"]) for row in JsonLines(folder / "machine.jsonl").rows() if row.get("command"))
+    )
     blocks: list[Block] = [Text("As it was typed:"), Code("\n".join(commands))] if commands else []
     blocks.append(Text("The runs lie in OUT/ARM/seed-S; each has the config that gives it again, and a report of its own."))
     try:
-        read_toml(folder / PLAN)
+        return [*blocks, Folded(PLAN, Code(to_toml(read_toml(folder / PLAN))))]
     except UserError:
         return blocks
-    return [*blocks, Folded(PLAN, Code((folder / PLAN).read_text(encoding="utf-8")))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from pydantic import ValidationError
+
 from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
 from milonga.probing import Probe
@@ -171,11 +173,12 @@ def _list_recipe_facts(config: Config) -> list[tuple[str, str]]:
     except UserError:
         return [("recipe", config.recipe)]
     what = (recipe.__doc__ or "").strip().partition("\n")[0]
-    agents = ", ".join(
-        f"{agent} ({role.name})"
-        for agent, role in recipe.select_agents(recipe.Options.model_construct(**config.options)).items()
-    )
-    return [("recipe", f"{config.recipe}: {what}"), ("paper", find_paper(config.recipe)), ("agents", agents)]
+    facts = [("recipe", f"{config.recipe}: {what}"), ("paper", find_paper(config.recipe))]
+    try:
+        agents = recipe.select_agents(recipe.Options.model_validate(config.options))
+    except ValidationError:  # of a folder of somebody else, or of another version
+        return facts
+    return [*facts, ("agents", ", ".join(f"{agent} ({role.name})" for agent, role in agents.items()))]
 
 
 def _describe_policy(section: PolicySection) -> str:

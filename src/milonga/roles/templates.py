@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from milonga.errors import ConfigError
 from milonga.loading import format_name, is_attribute, load_attribute, make_load_error
+from milonga.reading import SETTINGS, UNREADABLE, explain_unreadable, read_text
 from milonga.types import Part, Prompt
 
 PLACE = re.compile("\ue000(\\d+)\ue001")
@@ -102,6 +103,6 @@ def load_prompt(name: str) -> PromptTemplate | PromptFunction:
             raise ConfigError(f"prompt '{name}' is not a function, but {function!r:.80}")
         return PromptFunction(function, name)
     try:
-        return PromptTemplate(Path(name).read_text(encoding="utf-8"), name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompt file '{name}' cannot be read: {error}") from None
+        return PromptTemplate(read_text(Path(name), SETTINGS), name)
+    except UNREADABLE as error:
+        raise ConfigError(f"prompt file '{name}' cannot be read: {explain_unreadable(error)}") from None

@@ -1,7 +1,8 @@
 """Save and load checkpoints: all policies and the run's state in one folder, complete or absent.
 
 Invariant: a checkpoint counts only with its marker, which is written last and lists every file with size and checksum. A folder
-without a marker, or one that does not match it, is skipped; the newest intact one is used.
+without a marker, or one that does not match it, is skipped; the newest intact one is used. What the marker and the state hold
+is checked before anything is made of it: somebody else may have written them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,47 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from milonga.checksum import checksum
 from milonga.errors import RunFolderError
+from milonga.reading import SETTINGS, UNREADABLE, check_shape, explain_unreadable, read_json
+from milonga.reading import STATE as LARGEST_STATE
 from milonga.runfolder.files import sync_to_disk, translate_disk_errors, write_atomically
 
 MARKER = "complete.json"
 STATE = "run.json"
+Count = Annotated[int, Field(ge=0, lt=1 << 60)]
+Turns = Annotated[int, Field(ge=0, lt=10**7)]
+"""Numbers of turns and phases, which are counted one by one: more than any run has."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Size and checksum of a file."""
+
+    bytes: Count
+    crc32: Count
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What the marker of a checkpoint holds. One without files seals nothing: it marks no checkpoint."""
+
+    files: Annotated[dict[str, Seal], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a run: its place in the schedule, its places in the problems, and what the recipe keeps."""
+
+    place: dict[str, Turns]
+    problems: dict[str, Count] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -68,7 +101,7 @@ class Checkpoints:
 
     def size(self) -> int:
         """Total size of all checkpoints in bytes."""
-        return sum(file.stat().st_size for path in self._list_folders() for file in path.iterdir())
+        return sum(file.lstat().st_size for path in self._list_folders() for file in path.iterdir())
 
     def _list_folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
@@ -77,7 +110,7 @@ class Checkpoints:
         """Find the newest intact checkpoint and load its state; None if there is none."""
         for path in reversed(self._list_folders()):
             if not find_damage(path):
-                return path, json.loads((path / STATE).read_text())
+                return path, read_state(path)
         return None
 
     def list_damaged(self) -> list[str]:
@@ -93,18 +126,41 @@ def _seal_file(path: Path) -> dict[str, int]:
 def find_damage(path: Path) -> str | None:
     """Return what is wrong with a checkpoint; None if it is intact."""
     try:
-        files = json.loads((path / MARKER).read_text())["files"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        return "its marker cannot be read"
+        files = check_shape(Marker, read_json(path / MARKER, SETTINGS)).files
+    except UNREADABLE as error:
+        return f"its marker cannot be read: {explain_unreadable(error)}"
+    if STATE not in files:
+        return f"its marker does not list {STATE}"
     for name, seal in files.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != seal["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes instead of {seal['bytes']}"
-        if checksum(file) != seal["crc32"]:
-            return f"{name} does not match its checksum"
+        try:
+            what = "lies elsewhere" if Path(name).name != name else _find_file_damage(path / name, seal)
+        except UNREADABLE as error:
+            what = f"cannot be read: {explain_unreadable(error)}"
+        if what is not None:
+            return f"{name} {what}"
+    try:
+        read_state(path)
+    except UNREADABLE as error:
+        return f"{STATE} is not the state of a run: {explain_unreadable(error)}"
     return None
+
+
+def _find_file_damage(file: Path, seal: Seal) -> str | None:
+    if not file.exists():
+        return "is missing"
+    size = file.stat().st_size
+    if size != seal.bytes:
+        return f"has {size} bytes instead of {seal.bytes}"
+    return None if checksum(file) == seal.crc32 else "does not match its checksum"
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read the state in a checkpoint. What a recipe keeps may hold numbers that are not finite."""
+    found: dict[str, Any] = read_json(path / STATE, LARGEST_STATE, finite=False)
+    turn = check_shape(State, found).place.get("turn", -1)
+    if path.name != f"turn-{turn:06d}":
+        raise ValueError(f"it is of turn {turn}, and lies in {path.name}")
+    return found
 
 
 def check_free_space(folder: Path, needed: int, free: int) -> None:

@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from milonga.text import escape_invisible
+
 COLUMNS = {
     "turn": "turn",
     "learner": "learns",
@@ -76,11 +78,19 @@ class Stderr:
         return self.stream.fileno()
 
 
+class SafeConsole(Console):
+    """A console for text of others. Invariant: no string, and no cell of a table, brings control characters to the terminal:
+    they are printed as escapes."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(escape_invisible(text, lines=True), **options)
+
+
 class Panel:
     """A view that updates in place on a terminal, and prints lines elsewhere. All of it goes to stderr."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(file=cast("TextIO", Stderr()), quiet=quiet)
+        self.console = SafeConsole(file=cast("TextIO", Stderr()), quiet=quiet)
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
 
     def __enter__(self) -> Self:

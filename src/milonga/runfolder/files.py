@@ -11,14 +11,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from milonga.errors import RunFolderError
+from milonga.reading import ROWS, UNREADABLE, explain_unreadable, parse_json, read_lines
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
     errno.ENOENT,  # raised by some file systems, such as /proc, where nothing can be created
+    *(errno.ELOOP, errno.ENXIO),  # a link or a pipe, which somebody else may have put in the place of a file of a run
 )
 
 
@@ -56,11 +58,22 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def open_ours(path: Path, mode: Literal["a", "w"]) -> IO[str]:
+    """Open a file of a run folder for writing, or create it. No link is followed, and no pipe is waited for."""
+
+    def open_file(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    return open(path, mode, encoding="utf-8", opener=open_file)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file atomically: readers see the old content or the new one, never a part."""
     with translate_disk_errors(path):
         draft = path.with_name(path.name + ".draft")
-        draft.write_text(text, encoding="utf-8")
+        draft.unlink(missing_ok=True)  # left by a kill; or a link that somebody else put there
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
         sync_to_disk(draft)
         draft.replace(path)
         sync_to_disk(path.parent)
@@ -81,6 +94,12 @@ def _to_plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def is_row(value: Any) -> bool:
+    """Whether parsed JSON is a row of a run: an object with a `turn`, which counts from 0."""
+    turn = value.get("turn") if isinstance(value, dict) else None
+    return isinstance(turn, int) and not isinstance(turn, bool) and 0 <= turn < 1 << 60
+
+
 class JsonLines:
     """A file of JSON lines, one object per line, each with a `turn`. It is appended to, and truncated when a run resumes."""
 
@@ -88,21 +107,27 @@ class JsonLines:
         self.path = path
 
     def append(self, *rows: dict[str, Any]) -> None:
-        with translate_disk_errors(self.path), self.path.open("a") as file:
+        with translate_disk_errors(self.path), open_ours(self.path, "a") as file:
             file.writelines(to_json(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
-        """Read the complete rows; a last line that was cut off by a kill is left out."""
-        if not self.path.exists():
+        """Read the complete rows; a last line that was cut off by a kill is left out. What is no row is an error."""
+        out: list[dict[str, Any]] = []
+        try:
+            for line in read_lines(self.path, ROWS):
+                try:
+                    row = parse_json(line)
+                except ValueError:
+                    break
+                if not is_row(row):
+                    raise ValueError(f"line {len(out) + 1}: not a row of a run: it has no turn")
+                out.append(row)
+        except FileNotFoundError:
             return []
-        out = []
-        for line in self.path.read_text().splitlines():
-            try:
-                out.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+        except UNREADABLE as error:
+            raise RunFolderError(f"'{self.path}' cannot be read: {explain_unreadable(error)}") from None
         return out
 
     def truncate_after(self, turn: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from milonga.runfolder.record import to_number
+
 Flow = dict[tuple[str, str], float]
 """(source, policy) -> mean share of the policy's credit, over the turns in which that source gave any."""
 PREFIX = "flow/"
@@ -21,7 +23,8 @@ def compute_reward_flow(rows: Iterable[Mapping[str, Any]]) -> Flow:
         for key, share in row.items():
             if key.startswith(PREFIX):
                 source, _, policy = key.removeprefix(PREFIX).partition(">")
-                found.setdefault((source, policy), []).append(float(share))
+                if (known := to_number(share)) is not None:
+                    found.setdefault((source, policy), []).append(known)
     return {edge: sum(shares) / len(shares) for edge, shares in found.items()}
 
 

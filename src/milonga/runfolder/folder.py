@@ -18,7 +18,7 @@ from typing import IO, Any
 from milonga.config import Config, parse_config, read_toml, to_toml
 from milonga.errors import Notice, RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
-from milonga.runfolder.files import JsonLines, translate_disk_errors, write_atomically
+from milonga.runfolder.files import JsonLines, open_ours, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.runfolder.seal import SEAL, write_seal
 from milonga.runfolder.seals import MACHINE, METRICS, PREFERENCES, TIMING, Loss, keep_aside, mend_rows, read_rows
@@ -45,7 +45,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         with translate_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("w")
+            self._lock = open_ours(self.path / "lock", "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -9,10 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from milonga.config import Config, is_embedded
 from milonga.errors import ConfigError
 from milonga.loading import expand_home
+from milonga.reading import SETTINGS, UNREADABLE, check_shape, read_json
 from milonga.runfolder.files import write_atomically
 
 FILE = "milonga.json"
@@ -23,7 +25,7 @@ class Note:
     """The facts of an exported model. `origin` is the model that training began with, across any number of runs."""
 
     agents: tuple[str, ...]
-    dialect: str
+    dialect: Literal["auto", "plain", "tagged", "terse"]
     origin: str
     recipe: str
     task: str
@@ -44,11 +46,10 @@ def read_note(model: str) -> Note | None:
     """Read the note beside a model; None if it is not a folder, or has none."""
     path = expand_home(model) / FILE
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Note(**{**raw, "agents": tuple(raw["agents"])})
+        return check_shape(Note, read_json(path, SETTINGS))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except UNREADABLE:
         raise ConfigError(f"'{path}' is not a note that milonga wrote; remove it, or export the model again") from None
 
 

@@ -5,20 +5,21 @@ Invariant: a folder that cannot be read, or holds something else, is a `RunFolde
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from milonga.config import Config
 from milonga.errors import ConfigError, RunFolderError
+from milonga.reading import RESULT, UNREADABLE, check_shape, explain_unreadable, read_object
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import read_config
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 HEADLINE = (
     ("generator accuracy (sampled)", "generator/accuracy"),
     ("generator accuracy, answer and every step right", "generator/sound_accuracy"),
@@ -27,6 +28,34 @@ HEADLINE = (
     ("hacking gap (verifier's score - true accuracy)", "hacking_gap"),
 )
 """The headline metrics of a run: (label, metric name below `eval/`)."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The first and the last value of a metric."""
+
+    start: float | None
+    end: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What `report.json` says of the cost of a run; compute is None where it is unknown."""
+
+    turns: int
+    lead_turns: int
+    compute: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Summary(Costs):
+    """What `report.json` says of a run."""
+
+    recipe: str
+    run: str
+    generator: dict[str, Change]
+    verifier: dict[str, Change]
+    hacking_gap: Change
 
 
 @dataclass(frozen=True)
@@ -80,32 +109,23 @@ def read_record(folder: Path) -> Record:
         config = read_config(folder)
     except ConfigError as error:
         raise RunFolderError(f"the config of run '{folder}' cannot be read: {error}") from None
-    rows = read_rows(folder / "metrics.jsonl")
+    rows = JsonLines(folder / "metrics.jsonl").rows()
     if not rows:
         raise RunFolderError(f"'{folder}' holds no metrics yet")
-    timing, machine = (read_rows(folder / name) for name in ("timing.jsonl", "machine.jsonl"))
+    timing, machine = (JsonLines(folder / name).rows() for name in ("timing.jsonl", "machine.jsonl"))
     return Record(folder, config, rows, timing, machine, read_json(folder / "report.json"))
-
-
-def read_rows(path: Path) -> list[Row]:
-    try:
-        rows = JsonLines(path).rows()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"'{path}' cannot be read: {error}") from None
-    for at, row in enumerate(rows):
-        if not isinstance(row, dict) or not isinstance(row.get("turn"), int):
-            raise RunFolderError(f"'{path}', line {at + 1}: not a row of a run: it has no turn")
-    return list(rows)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object from a file; None if there is no such file."""
-    if not path.exists():
-        return None
+    return read_shape(path, dict[str, Any])
+
+
+def read_shape(path: Path, kind: type[T]) -> T | None:
+    """Read a JSON object of a certain shape from a file; None if there is no such file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"'{path}' cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise RunFolderError(f"'{path}' cannot be read: it is not an object")
-    return found
+        return check_shape(kind, read_object(path, RESULT))
+    except FileNotFoundError:
+        return None
+    except UNREADABLE as error:
+        raise RunFolderError(f"'{path}' cannot be read: {explain_unreadable(error)}") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.errors import RunFolderError
+from milonga.reading import ROWS, UNREADABLE, explain_unreadable, open_parquet, read_batches
 from milonga.runfolder.files import translate_disk_errors
 from milonga.types import Floats, Rollout, Segment, Verification
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 GROUP = 256
 """Rows per parquet row group."""
+NEEDED = ("id", "agent", "problem", "question", "text")
+"""Columns that every row of every version has."""
 
 
 @cache
@@ -87,6 +90,7 @@ def write_table(path: Path, table: pa.Table) -> None:
     with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".draft")
+        draft.unlink(missing_ok=True)
         try:
             # Opened here: given a path, pyarrow keeps what it could not write open for as long as the error is known anywhere.
             with pa.OSFile(str(draft), "wb") as sink:
@@ -125,16 +129,52 @@ def collect_versions(rollouts: Sequence[Rollout]) -> dict[str, list[tuple[str, i
 
 
 def read_rollouts(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
-    """Read the rows of a file, or some of their columns. If there are more than `most` rows, only the last whole problems."""
+    """Read the rows of a file, or some of their columns, null where the file lacks one. If there are more than `most` rows,
+    only the last whole problems."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    wanted = tuple(columns or make_schema().names)
     try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
-    except (pa.ArrowException, OSError) as error:
-        raise RunFolderError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from None
-    rows: list[dict[str, Any]] = (table if most is None else _select_last_problems(table, most)).to_pylist()
-    return rows
+        with open_parquet(path, ROWS) as file:
+            check_columns(file.schema_arrow, [name for name in NEEDED if name in wanted])
+            fields = [field for field in file.schema_arrow if field.name in wanted]
+            batches = read_batches(file, ROWS, [field.name for field in fields])
+            table = pa.Table.from_batches(list(batches), pa.schema(fields))
+            rows = (table if most is None else _select_last_problems(table, most)).to_pylist()
+    except UNREADABLE as error:
+        raise RunFolderError(f"'{path}' cannot be read: {explain_unreadable(error)}") from None
+    for name in NEEDED:
+        if name in wanted and any(row[name] is None for row in rows):
+            raise RunFolderError(f"'{path}' cannot be read: a row has no {name}")
+    return [dict.fromkeys(wanted) | row for row in rows]
+
+
+def check_columns(found: pa.Schema, needed: Iterable[str] = NEEDED) -> None:
+    """Raise a `ValueError` where a file of somebody else has not our columns: the needed ones, and no other types in any."""
+    ours = make_schema()
+    if missing := [name for name in needed if name not in found.names]:
+        raise ValueError(f"it holds no rollouts: there is no column '{missing[0]}'")
+    for field in found:
+        if found.names.count(field.name) > 1:
+            raise ValueError(f"it holds no rollouts: the column '{field.name}' occurs twice")
+        if field.name in ours.names and not _is_like(field.type, ours.field(field.name).type):
+            raise ValueError(f"it holds no rollouts: the column '{field.name}' is of {field.type}")
+
+
+def _is_like(found: pa.DataType, ours: pa.DataType) -> bool:
+    """Whether values of a type can be read as those of ours: of whatever width, or none at all."""
+    from pyarrow import types
+
+    if types.is_null(found):
+        return True
+    if types.is_map(ours):
+        return (
+            bool(types.is_map(found)) and _is_like(found.key_type, ours.key_type) and _is_like(found.item_type, ours.item_type)
+        )
+    if types.is_list(ours):
+        return bool(types.is_list(found)) and _is_like(found.value_type, ours.value_type)
+    kinds = (types.is_string, types.is_boolean, types.is_integer, types.is_floating)
+    return any(fits(found) and fits(ours) for fits in kinds)
 
 
 def _select_last_problems(table: Any, most: int) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from milonga.errors import MissingExtra
+from milonga.errors import MissingExtra, RunFolderError
+from milonga.reading import SETTINGS, UNREADABLE, explain_unreadable, read_text
 from milonga.runfolder.files import write_atomically
 
 
@@ -61,7 +62,10 @@ def _get_run_id(folder: Path) -> str:
     if not file.exists():
         plain = "".join(c if c.isalnum() else "-" for c in folder.resolve().name)
         write_atomically(file, f"{plain}-{secrets.token_hex(4)}")
-    return file.read_text().strip()
+    try:
+        return read_text(file, SETTINGS).strip()
+    except UNREADABLE as error:
+        raise RunFolderError(f"'{file}' cannot be read: {explain_unreadable(error)}") from None
 
 
 def open_trackers(names: Sequence[str], folder: Path, project: str, config: dict[str, Any], start: int) -> list[Tracker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from milonga.roles import StepSolver, make_step_solver
 from milonga.runfolder.rollouts import read_rollouts
 from milonga.types import Solution
 
+FILE = re.compile(r"turn-[0-9]{6,12}\.parquet")
 MOST_ROLLOUTS = 20_000
 """Most rollouts that are read from a file: those of the last problems, with all their verifications."""
 COLUMNS = (
@@ -72,7 +74,7 @@ class Transcript:
 
 def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     """Read the transcripts of the last saved rollouts, in file order; empty if none were saved."""
-    files = sorted((folder / "rollouts").glob("turn-*.parquet"))
+    files = sorted(file for file in (folder / "rollouts").glob("turn-*.parquet") if FILE.fullmatch(file.name))
     if not files:
         return []
     rows = read_rollouts(files[-1], COLUMNS, MOST_ROLLOUTS)
@@ -81,14 +83,14 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     checks: dict[str, list[dict[str, Any]]] = {}
     solutions = [row for row in rows if not row["targets"] or _is_later_turn(row)]
     for row in rows:
-        for target in () if _is_later_turn(row) else row["targets"]:
+        for target in () if _is_later_turn(row) else row["targets"] or ():
             checks.setdefault(target, []).append(row)
     return [_build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
 
 
 def _is_later_turn(row: Mapping[str, Any]) -> bool:
     """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
-    return any(f"/{target}>" in row["id"] for target in row["targets"])
+    return any(f"/{target}>" in row["id"] for target in row["targets"] or ())
 
 
 def _build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:

@@ -26,6 +26,8 @@ from milonga.types import Split
 
 CANDIDATE = "candidate"
 """The name by which some sets call the function in their assertions, whatever its own is."""
+DEEPEST = 200
+"""Levels of nesting in the Python of a test: what is deeper, Python parses and cannot write out again."""
 CHECK = "check_as_given"
 """The function that runs a test as it is, and returns True."""
 MBPP_SPLITS: Mapping[Split, range] = {"train": range(601, 975), "dev": range(511, 601), "test": range(11, 511)}
@@ -305,10 +307,16 @@ def _parse_data_test(part: Any) -> Test:
 def _parse_python(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # public sets are full of unescaped backslashes
-            return ast.parse(source)
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UnreadableTest(f"does not parse as Python{f' (its line {line})' if line else ''}") from None
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    if level:
+        raise UnreadableTest(f"is nested more than {DEEPEST} levels deep")
+    return tree
 
 
 def _unparse(node: ast.AST) -> str:

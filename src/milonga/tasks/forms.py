@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from milonga.errors import DataError
+from milonga.reading import TEXT, read_text
 from milonga.tasks.base import TaskOptions
 
 Form = Literal["problems", "sft", "preferences", "steps", "prm800k", "text"]
@@ -263,7 +264,7 @@ def read_texts(path: Path) -> Iterator[tuple[int, str, Any]]:
         raise DataError(f"folder '{path}' holds no .txt or .md file")
     for number, file in enumerate(files, 1):
         try:
-            yield number, str(file), {"text": file.read_text(encoding="utf-8-sig")}
+            yield number, str(file), {"text": read_text(file, TEXT, "utf-8-sig")}
         except UnicodeDecodeError as error:
             raise DataError(f"text file '{file}' is not UTF-8 (byte {error.start})") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from milonga.errors import DataError
+from milonga.reading import TEXT, read_text
 from milonga.tasks.base import Tool
 
 WORD = re.compile(r"\w+")
@@ -67,7 +68,7 @@ def read_folder(path: Path) -> list[str]:
 
 def _read_passages(file: Path) -> list[str]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, TEXT)
     except UnicodeDecodeError as error:
         raise DataError(f"corpus file '{file}' is not UTF-8 text (byte {error.start})") from None
     except OSError as error:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import csv
 import difflib
-import json
+import io
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from milonga import reading
 from milonga.errors import DataError
 from milonga.tasks.answers import find_last_box
 from milonga.tasks.forms import (
@@ -127,6 +129,8 @@ class RowParser:
         value = self._get_value(record, "answer", name, where)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise DataError(f"{where}: field '{name}' is neither a text nor a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DataError(f"{where}: field '{name}' is {value}, not a finite number")
         way, text = "", str(value)
         if self.answer_after is not None:
             way, marker, text = text.rpartition(self.answer_after)
@@ -193,18 +197,19 @@ def read_records(path: Path, texts: bool = False) -> Iterator[Record]:
         yield from read(path)
     except FileNotFoundError:
         raise DataError(f"data file '{path}' does not exist") from None
-    except OSError as error:
-        raise DataError(f"data file '{path}' cannot be read: {error.strerror or error}") from None
+    except reading.UNREADABLE as error:
+        raise DataError(f"data file '{path}' cannot be read: {reading.explain_unreadable(error)}") from None
 
 
 def _read_json(path: Path) -> Iterator[Record]:
     """Read JSON lines, or a list. Blank lines are allowed, and count as lines."""
-    content = path.read_bytes()
-    if path.suffix.lower() == ".json" and content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
-        for number, record in enumerate(parse_json(content, str(path)), 1):
-            yield number, f"{path}, row {number}", record
-        return
-    for number, line in enumerate(content.split(b"\n"), 1):
+    if path.suffix.lower() == ".json":
+        content = reading.read_bytes(path, reading.TEXT)
+        if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+            for number, record in enumerate(parse_json(content, str(path)), 1):
+                yield number, f"{path}, row {number}", record
+            return
+    for number, line in enumerate(reading.read_lines(path, reading.DATA), 1):
         if line.strip():
             where = f"{path}, line {number}"
             yield number, where, parse_json(line, where)
@@ -213,9 +218,13 @@ def _read_json(path: Path) -> Iterator[Record]:
 def _read_csv(path: Path) -> Iterator[Record]:
     """Read CSV whose first row names the fields; the one below it is row 1."""
     number = 0
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with io.TextIOWrapper(reading.open_regular(path, reading.TEXT), encoding="utf-8-sig", newline="") as file:
         try:
-            for number, record in enumerate(csv.DictReader(file, strict=True), 1):
+            rows = csv.DictReader(file, strict=True)
+            names = list(rows.fieldnames or ())
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise DataError(f"{path}: its first row names the field '{twice}' twice")
+            for number, record in enumerate(rows, 1):
                 where = f"{path}, row {number}"
                 if None in record or None in record.values():
                     raise DataError(f"{where}: has {'more' if None in record else 'fewer'} cells than the first row has names")
@@ -225,18 +234,16 @@ def _read_csv(path: Path) -> Iterator[Record]:
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     number = 0
     try:
-        with pq.ParquetFile(path) as table:
-            for batch in table.iter_batches():
+        with reading.open_parquet(path, reading.DATA) as table:
+            for batch in reading.read_batches(table, reading.DATA):
                 for record in batch.to_pylist():
                     number += 1
+                    reading.check_values(record, finite=False)  # columns that nobody asks for may hold NaN
                     yield number, f"{path}, row {number}", record
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path}, row {number + 1}: not parquet ({str(error).splitlines()[0]})") from None
+    except ValueError as error:
+        raise DataError(f"{path}, row {number + 1}: {reading.explain_unreadable(error)}") from None
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Record]]] = {
@@ -251,13 +258,6 @@ READERS: Mapping[str, Callable[[Path], Iterator[Record]]] = {
 def parse_json(text: bytes, where: str) -> Any:
     """Parse strict JSON, or raise an error that names its place."""
     try:
-        found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
-        if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
-    except (ValueError, RecursionError) as error:
+        return reading.parse_json(text)
+    except ValueError as error:
         raise DataError(f"{where}: not JSON ({error})") from None
-
-
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a value of JSON")

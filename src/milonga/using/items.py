@@ -15,6 +15,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 
 from milonga.config import explain
 from milonga.errors import DataError
+from milonga.reading import TEXT, explain_unreadable, read_bytes
 from milonga.tasks.rows import parse_json
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -62,11 +63,11 @@ class Given(Generic[T]):
 def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
     """Read the items of a file: JSON lines, or one JSON list, as ProcessBench is published."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, TEXT)
     except FileNotFoundError:
         raise DataError(f"data file '{path}' does not exist") from None
     except OSError as error:
-        raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
+        raise DataError(f"data file '{path}' cannot be read: {explain_unreadable(error)}") from None
     items = [
         Given(number, where, validate_item(kind, record, where), record)
         for number, where, record in _iterate_records(path, data)

@@ -12,6 +12,7 @@ from nicegui.element import Element
 
 from milonga.board.pages.parts import add_box, add_link, add_text, make_url
 from milonga.report.blocks import Figure
+from milonga.text import escape_invisible
 
 EVERY = 2.0
 """Seconds between two refreshes of a live page."""
@@ -29,7 +30,7 @@ KEYS = (
 
 @contextmanager
 def page_frame(title: str, up: str | None = None) -> Iterator[Element]:
-    ui.page_title(f"{title} · Milonga")
+    ui.page_title(f"{escape_invisible(title)} · Milonga")
     ui.add_head_html('<link rel="stylesheet" href="/board/board.css"><script src="/board/board.js"></script>')
     with add_box("top", "header"):
         add_link("Milonga", make_url(""), "brand")

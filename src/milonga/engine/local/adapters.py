@@ -6,16 +6,17 @@ Invariant: what `export` writes, `load` reads back into a policy of the same sha
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import peft
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from milonga.engine.local.models import find_not_finite
 from milonga.errors import ConfigError
+from milonga.reading import SETTINGS, UNREADABLE, read_object
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -25,11 +26,14 @@ def load(shared: Any, name: str, folder: Path) -> None:
     for file in (WEIGHTS, CONFIG):
         if not (folder / file).is_file():
             raise ConfigError(f"adapter folder '{folder}' has no {file}")
-    config, saved = shared.peft_config[name], json.loads((folder / CONFIG).read_text())
+    try:
+        saved, tensors = read_object(folder / CONFIG, SETTINGS), load_file(folder / WEIGHTS)
+    except (*UNREADABLE, SafetensorError) as error:
+        raise ConfigError(f"adapter folder '{folder}' cannot be read: {error}") from None
+    config = shared.peft_config[name]
     for key, wanted in (("r", config.r), ("lora_alpha", config.lora_alpha), ("use_rslora", False), ("use_dora", False)):
         if saved.get(key, wanted) != wanted:
             raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
-    tensors = load_file(folder / WEIGHTS)
     if (bad := find_not_finite(tensors)) is not None:
         raise ConfigError(f"adapter '{folder}' cannot be used: its weights '{bad}' are not finite")
     if _get_shapes(tensors) != _get_shapes(_get_adapter_weights(shared, name)):

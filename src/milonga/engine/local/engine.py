@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
-from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request, read_saved_engine
 from milonga.engine.local import learner, memory, offload, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
-from milonga.engine.local.policy import Policy, read_state
+from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError, MissingExtra, OutOfMemory, RunFolderError, suggest_name
 from milonga.types import Floats, Prompt, Rollouts, TrainBatch
@@ -328,17 +328,17 @@ class LocalEngine(Engine):
         (folder / "engine.json").write_text(json.dumps(state, indent=1))
 
     def load(self, folder: Path) -> None:
-        state = json.loads((folder / "engine.json").read_text())
-        self.ledger.from_json(state["ledger"])
+        state = read_saved_engine(folder, self.policies)
+        self.ledger.from_json(state.ledger)
         for name, policy in self.policies.items():
-            saved = state["policies"][name]
-            if saved["start"] != policy.fingerprint():
+            saved = state.policies[name]
+            if saved.start != policy.fingerprint():
                 raise RunFolderError(
                     f"policy '{name}' did not start from what '{policy.section.model}' holds now: "
                     "its KL reference would change; put the original model back"
                 )
-            policy.load_state(read_state(folder / f"{name}.safetensors"))
-            policy.version, policy.updates = saved["version"], saved["updates"]
+            policy.load_file(folder / f"{name}.safetensors")
+            policy.version, policy.updates = saved.version, saved.updates
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
         chosen = self.policy(policy)

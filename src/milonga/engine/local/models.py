@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from milonga.config import is_embedded, is_hub_name
-from milonga.errors import ConfigError, MissingExtra, suggest_name
+from milonga.errors import ConfigError, MissingExtra, UserError, suggest_name
 from milonga.loading import expand_home
+from milonga.reading import (
+    RESULT,
+    STATE,
+    UNREADABLE,
+    WEIGHTS,
+    check_regular,
+    explain_unreadable,
+    open_regular,
+    read_json,
+    read_object,
+)
 
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
@@ -31,8 +40,20 @@ KERNELS = ("attn_implementation", "experts_implementation")
 """Fields of a config.json by which transformers fetches code from the hub: its kernels for attention and experts."""
 PLAIN_KERNELS = (None, "eager", "sdpa", "flex_attention")
 """Their values that need nothing but torch."""
-UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, struct.error)
-"""What a missing, foreign or damaged model raises, in all the ways there are."""
+MOST_LAYERS = 10_000
+"""Layers, or experts, of a model: all are made before its weights are looked at."""
+
+
+@contextmanager
+def explain_unloadable(what: str) -> Iterator[None]:
+    """Raise whatever a missing, foreign or damaged model raises, in all the ways there are, as a `ConfigError`. Panics of the
+    libraries below, which are in Rust, are no `Exception`."""
+    try:
+        yield
+    except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{what} cannot be loaded: {first_line(error)}") from None
 
 
 def resolve_model_path(name: str) -> str:
@@ -64,10 +85,8 @@ def load_model(name: str) -> nn.Module:
     if "gguf_file" in source:
         # Unpacked: packed weights cannot be trained. Releases without this class always unpack.
         kind = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
-    try:
+    with explain_unloadable(f"model '{name}'"):
         model = AutoModelForCausalLM.from_pretrained(**source, **kind, dtype=torch.float32)
-    except UNLOADABLE as error:
-        raise ConfigError(f"model '{name}' cannot be loaded: {first_line(error)}") from None
     quantizer = getattr(model, "hf_quantizer", None)
     if "gguf_file" in source and quantizer is not None:
         quantizer.remove_quantization_config(model)  # a mark alone: with it the plain weights could not be saved
@@ -93,16 +112,14 @@ def load_tokenizer(name: str) -> Any:
     source = make_source(name)
     if "gguf_file" in source and (Path(source["pretrained_model_name_or_path"]) / "tokenizer.json").is_file():
         del source["gguf_file"]
-    try:
+    with explain_unloadable(f"tokenizer of '{name}'"):
         tokenizer = AutoTokenizer.from_pretrained(**source)
-    except UNLOADABLE as error:
-        raise ConfigError(f"tokenizer of '{name}' cannot be loaded: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"tokenizer of '{name}' has no end-of-sequence token; nothing could ever stop")
     return tokenizer
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
@@ -130,19 +147,20 @@ def check_model(name: str) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
+    _check_files(folder)
     _check_model_folder(name, folder)
 
 
 def _check_model_folder(name: str, folder: Path) -> None:
     """Refuse what transformers would load from elsewhere, or by pickle, because a file of the folder says so."""
     named: list[Any] = []
-    for key, value in _iterate_fields(_read_json(folder / "config.json")):
+    for key, value in _iterate_fields(_read_fields(folder / "config.json")):
         if key.lstrip("_") in KERNELS and value not in PLAIN_KERNELS:
             raise ConfigError(f"model '{name}' asks for the kernel {value!r:.80} in its config.json; remove '{key}' from it")
         if key == "transformers_weights" and value is not None:
             named.append(str(value).removesuffix(".index.json"))  # all indexes of the folder are looked into
     for index in folder.glob(f"*{INDEX}"):
-        maps = [value for key, value in _iterate_fields(_read_json(index)) if key == "weight_map" and isinstance(value, dict)]
+        maps = [value for key, value in _iterate_fields(_read_fields(index)) if key == "weight_map" and isinstance(value, dict)]
         named += [file for files in maps for file in files.values()]
     for file in named:
         if not str(file).endswith(".safetensors") or Path(str(file)).name != file:
@@ -154,11 +172,11 @@ def _check_model_folder(name: str, folder: Path) -> None:
         )
 
 
-def _read_json(file: Path) -> Any:
+def _read_fields(file: Path) -> Any:
     """Read a JSON file of a model; None if there is none, or it cannot be read: transformers then says why."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(file, STATE)
+    except UNREADABLE:
         return None
 
 
@@ -171,12 +189,33 @@ def _iterate_fields(value: Any) -> Iterator[tuple[str, Any]]:
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
+def _check_files(folder: Path) -> None:
+    """Refuse a folder in which something is no regular file, or a JSON file larger than any: the libraries that load a model
+    open whatever has the right name, and make as many layers as its config asks for."""
+    for file in sorted(folder.iterdir()):
+        try:
+            if file.exists() and not file.is_dir():
+                check_regular(file, STATE if file.suffix == ".json" else WEIGHTS)
+            if file.name == "config.json":
+                _check_layers(read_object(file, RESULT))
+        except UNREADABLE as error:
+            raise ConfigError(f"model folder '{folder}': {file.name} cannot be read: {explain_unreadable(error)}") from None
+
+
+def _check_layers(config: Mapping[str, Any]) -> None:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_layers(value)
+        elif isinstance(value, int) and ("layers" in key or "experts" in key) and value > MOST_LAYERS:
+            raise ValueError(f"{key} is {value}; no model has more than {MOST_LAYERS}")
+
+
 def _check_gguf(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"model file '{path}' does not exist")
     if path.with_name(ADAPTER).exists():
         raise ConfigError(f"model file '{path}' has an {ADAPTER} beside it, which would be loaded too; move one of them")
-    with path.open("rb") as file:
+    with open_regular(path, WEIGHTS) as file:
         if file.read(4) != b"GGUF":
             raise ConfigError(f"model file '{path}' is not a GGUF file")
 

@@ -15,12 +15,13 @@ Invariant: code that computes with them fetches them first (`use_version`, `fetc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -31,8 +32,9 @@ from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, find_not_finite, load_model
 from milonga.errors import RunFolderError, UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
+from milonga.reading import UNREADABLE
 
-COUNTER = "optimizer:step"
+COUNTER, MOMENTS = "optimizer:step", ("optimizer:exp_avg", "optimizer:exp_avg_sq")
 """Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
 
 
@@ -358,8 +360,17 @@ class Policy:
                 out[f"optimizer:{key}/{name}"] = value
         return out | {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
 
+    def load_file(self, file: Path) -> None:
+        """Load a training state from a file; one that is not of this policy is a `RunFolderError`."""
+        try:
+            self.load_state(read_state(file))
+        except (*UNREADABLE, SafetensorError) as error:
+            raise RunFolderError(f"'{file}' does not hold the weights of this policy: {error}") from None
+
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Load a training state. Snapshots that it does not have are dropped; the start stays."""
+        """Load a training state. Snapshots that it does not have are dropped; the start stays. Tensors that are missing or have
+        another shape are a `ValueError`."""
+        self._check_state(state)
         self.assign([state[f"live/{n}"] for n in self.names])
         kinds = {key.partition("/")[0] for key in state}
         self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}
@@ -374,3 +385,21 @@ class Policy:
                     # AdamW's fused form wants its step counters on the device of the parameters.
                     found = value.to(self.device).reshape(()) if kind == COUNTER else self.store_tensor(value)
                     self.optimizer.state[parameter][kind[10:]] = found
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Check that a state has a tensor like each parameter for every version, and all that the optimizer keeps of it or
+        nothing."""
+        kinds = {"live", *(key.partition("/")[0] for key in state)} - {COUNTER, *MOMENTS}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            kept = [kind for kind in (COUNTER, *MOMENTS) if f"{kind}/{name}" in state]
+            for kind in sorted(kinds | {*MOMENTS} if kept else kinds):
+                _check_tensor(f"{kind}/{name}", state, parameter.shape)
+            if kept and (f"{COUNTER}/{name}" not in state or state[f"{COUNTER}/{name}"].numel() != 1):
+                raise ValueError(f"{COUNTER}/{name} is no number")
+
+
+def _check_tensor(key: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
+    if key not in state:
+        raise ValueError(f"{key} is missing")
+    if state[key].shape != shape or not state[key].is_floating_point():
+        raise ValueError(f"{key} is {list(state[key].shape)} of {state[key].dtype}, not {list(shape)} of floats")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import ray
 from numpy.typing import NDArray
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
-from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request, read_saved_engine
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.models import load_tokenizer
@@ -260,10 +260,10 @@ class RayEngine(Engine):
             learners.mark_saved(folder.resolve(), state["policies"][name])
 
     def load(self, folder: Path) -> None:
-        state = json.loads((folder / "engine.json").read_text())
-        self.ledger.from_json(state["ledger"])
+        state = read_saved_engine(folder, self.learners)
+        self.ledger.from_json(state.ledger)
         for name, learners in self.learners.items():
-            saved = state["policies"][name]
+            saved = asdict(state.policies[name])
             learners.call_workers("load", name, folder.resolve(), saved)
             learners.mark_saved(folder.resolve(), saved)
             self.versions[name] = saved["version"]

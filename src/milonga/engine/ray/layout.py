@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from milonga.config import LoraSection, PlacementSection, PolicySection, VllmSection
 from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.memory import CPU_TOKENS, GIB, PASS_TOKENS, activation_bytes_per_token
-from milonga.engine.local.models import UNLOADABLE, first_line, make_source
+from milonga.engine.local.models import explain_unloadable, make_source
 from milonga.engine.local.policy import choose_compute_dtype
 from milonga.errors import ConfigError, UserError
 
@@ -72,12 +72,10 @@ class Machine:
 
 def compute_size(section: PolicySection) -> Size:
     """Compute the size of a policy from the shapes of its model, which need no memory."""
-    try:
+    with explain_unloadable(f"model '{section.model}'"):
         config = AutoConfig.from_pretrained(**make_source(section.model))
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except UNLOADABLE as error:
-        raise ConfigError(f"model '{section.model}' cannot be loaded: {first_line(error)}") from None
     total = sum(p.numel() for p in model.parameters())
     layers = next((list(m) for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList)), [])
     inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from milonga.config import PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, LearnReport, Ledger, Request
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.policy import Policy, read_state
+from milonga.engine.local.policy import Policy
 from milonga.engine.ray import sharding
 from milonga.errors import RunFolderError
 from milonga.types import Floats, Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
@@ -255,7 +255,7 @@ class Work:
         if self.sharded:
             sharding.load(chosen, file)
         else:
-            chosen.load_state(read_state(file))
+            chosen.load_file(file)
         chosen.version, chosen.updates = saved["version"], saved["updates"]
 
     def export(self, policy: str, folder: Path, merged: bool) -> None:
