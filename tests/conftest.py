@@ -21,7 +21,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell starts background jobs with interrupts ignored, and children inherit that: tests of Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Seals of run folders are by a key of the tests' own: nothing is written into the home of whoever runs them.
+# Signatures of run folders are by a key of the tests' own: nothing is written into the home of whoever runs them.
 STATE = tempfile.TemporaryDirectory()
 os.environ["MILONGA_STATE"] = STATE.name
 

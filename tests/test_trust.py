@@ -24,7 +24,7 @@ from milonga.loading import name_object
 from milonga.pair import Pair
 from milonga.roles.templates import PromptTemplate
 from milonga.runfolder.folder import read_config
-from milonga.runfolder.seal import STATE, explain_missing_seal
+from milonga.runfolder.signature import STATE, explain_missing_signature
 from milonga.trust import list_reached
 from milonga.using.export import export
 
@@ -42,10 +42,10 @@ VARIABLE = "VERY_SECRET_VARIABLE"
 
 @pytest.fixture
 def foreign(trained: Path, tmp_path: Path) -> Path:
-    """A copy of a run, as somebody else would send it: without a seal."""
+    """A copy of a run, as somebody else would send it: without a signature."""
     folder = tmp_path / "foreign"
     shutil.copytree(trained, folder)
-    (folder / "seal").unlink(missing_ok=True)
+    (folder / "signature").unlink(missing_ok=True)
     (folder / "report.json").unlink()  # as of a run that has not ended
     (folder / "evil.py").write_text(EVIL)
     return folder
@@ -214,11 +214,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_that_was_made_here_opens_without_a_word_and_goes_on(own: Path, tmp_path: Path) -> None:
-    before = (own / "seal").read_bytes()
+    before = (own / "signature").read_bytes()
     assert package.evaluate(own, problems=1)["recipe"] == "grpo"
     moved = shutil.copytree(own, tmp_path / "moved")
     assert package.resume(moved, quiet=True, turns=2)["turns"] == 2, "its place and its length may change"
-    assert package.evaluate(moved, problems=1) and (moved / "seal").read_bytes() == before
+    assert package.evaluate(moved, problems=1) and (moved / "signature").read_bytes() == before
 
 
 def change_state(monkeypatch: pytest.MonkeyPatch, folder: Path, key: bytes, mode: int = 0o600) -> None:
@@ -228,14 +228,14 @@ def change_state(monkeypatch: pytest.MonkeyPatch, folder: Path, key: bytes, mode
     monkeypatch.setenv(STATE, str(folder))
 
 
-def test_a_seal_is_for_one_key_and_one_config(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_is_for_one_key_and_one_config(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config(own)
-    assert explain_missing_seal(own, config) is None
+    assert explain_missing_signature(own, config) is None
     copy = shutil.copytree(own, tmp_path / "copy")
     change(copy, {"rewards": [{"function": f"{own.parent / 'mine.py'}:extract"}]})
-    assert "config was changed" in str(explain_missing_seal(copy, read_config(copy)))
+    assert "config was changed" in str(explain_missing_signature(copy, read_config(copy)))
     change_state(monkeypatch, tmp_path / "state", b"x" * 32)
-    assert "made by somebody else" in str(explain_missing_seal(own, config))
+    assert "made by somebody else" in str(explain_missing_signature(own, config))
 
 
 @pytest.mark.parametrize(
@@ -256,23 +256,23 @@ def test_without_a_place_for_a_key_a_run_is_made_and_is_foreign(
     (tmp_path / "file").touch()
     monkeypatch.setenv(STATE, str(tmp_path / "file" / "state"))
     package.run("grpo", turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
-    assert not (tmp_path / "run" / "seal").exists()
+    assert not (tmp_path / "run" / "signature").exists()
     with pytest.raises(RunFolderError, match="cannot be told from one of somebody else"):
         package.evaluate(own, problems=1)
 
 
-def test_a_pipe_in_the_place_of_a_seal_is_not_waited_for(own: Path, tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_signature_is_not_waited_for(own: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(own, tmp_path / "copy")
-    (copy / "seal").unlink()
-    os.mkfifo(copy / "seal")
-    assert explain_missing_seal(copy, read_config(copy)) is not None
+    (copy / "signature").unlink()
+    os.mkfifo(copy / "signature")
+    assert explain_missing_signature(copy, read_config(copy)) is not None
 
 
 def test_processes_that_begin_together_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "from pathlib import Path; import sys; from milonga.config import parse_config; "
-        "from milonga.runfolder.seal import write_seal; "
-        "write_seal(Path(sys.argv[1]), parse_config({'recipe': 'grpo'}))"
+        "from milonga.runfolder.signature import write_signature; "
+        "write_signature(Path(sys.argv[1]), parse_config({'recipe': 'grpo'}))"
     )
     monkeypatch.setenv(STATE, str(tmp_path / "state" / "deep"))
     folders = [tmp_path / f"run-{number}" for number in range(3)]
@@ -280,13 +280,13 @@ def test_processes_that_begin_together_have_one_key(tmp_path: Path, monkeypatch:
         folder.mkdir()
     started = [subprocess.Popen([sys.executable, "-c", program, str(folder)]) for folder in folders]
     assert [one.wait() for one in started] == [0, 0, 0]
-    assert len({(folder / "seal").read_bytes() for folder in folders}) == 1
+    assert len({(folder / "signature").read_bytes() for folder in folders}) == 1
     assert [file.name for file in (tmp_path / "state" / "deep").iterdir()] == ["key"]
     assert (tmp_path / "state" / "deep" / "key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_sweep_trusts_what_its_study_names_and_nothing_else(foreign: Path, tmp_path: Path) -> None:
-    """A folder that was unpacked has no seal of this user; the user's own study names its code."""
+    """A folder that was unpacked has no signature of this user; the user's own study names its code."""
     (tmp_path / "mine.py").write_text(EVIL)
     change(foreign, {"extract": f"{tmp_path / 'mine.py'}:extract"})
     order = {"folder": str(foreign), "config": read_config(foreign).model_dump(mode="json", exclude_none=True)}
@@ -328,7 +328,7 @@ def test_a_home_of_nobody_is_one_line(milonga: Command) -> None:
 
 def test_an_object_of_this_process_needs_no_trust(own: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(own, tmp_path / "copy")
-    (copy / "seal").unlink()
+    (copy / "signature").unlink()
     change(copy, {"rewards": [{"function": name_object(lambda prompts, completions, **columns: [0.0] * len(prompts))}]})
     assert package.evaluate(copy, problems=1)
 

@@ -1,8 +1,8 @@
 """What a run folder that was made elsewhere may do when it is used: nothing but what the user names.
 
 A config can name code (tasks, recipes, rewards, prompts), hosts (endpoints, the hub, trackers, a cluster), variables of the
-environment, and files. In a folder with a seal of this user all of them are the user's own. In any other folder each has to be
-trusted by its name: `--trust NAME`, or `trust=(NAME, …)`.
+environment, and files. In a folder with a signature of this user all of them are the user's own. In any other folder each has
+to be trusted by its name: `--trust NAME`, or `trust=(NAME, …)`.
 
 Invariant: `check_trust` comes before a folder's config is resolved, wherever a folder is used. Folders that are only looked at
 (`show`, `report`, `board`) are never resolved.
@@ -21,7 +21,7 @@ from milonga.engine.remote.address import KEY, parse_address
 from milonga.errors import RunFolderError
 from milonga.loading import is_attribute, is_passed, make_absolute
 from milonga.resolve import PATHS
-from milonga.runfolder.seal import explain_missing_seal
+from milonga.runfolder.signature import explain_missing_signature
 from milonga.systems.index import RECIPES
 from milonga.tasks import GYM, TASKS
 from milonga.tasks.data import GSM8K_HUB
@@ -44,7 +44,7 @@ def check_trust(folder: Path, config: Config, trust: Collection[str] = ()) -> No
     """Refuse to use a folder that was not made here, and whose config names what is not in `trust`."""
     trusted = {form for name in trust for form in (name.rstrip("/"), _find_real_path(name))}
     reached = [one for one in list_reached(config, folder) if one.name not in trusted]
-    why = explain_missing_seal(folder, config) if reached else None
+    why = explain_missing_signature(folder, config) if reached else None
     if why is None:
         return
     named = escape_invisible(", ".join(f"{one.kind} {one.name}" for one in reached))

@@ -19,11 +19,11 @@ from milonga.errors import UserError
 from milonga.reading import DATA, UNREADABLE, open_regular
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import free_bytes
-from milonga.runfolder.seal import SEAL
+from milonga.runfolder.signature import SIGNATURE
 
 RECORD = (
     "config.toml",
-    SEAL,
+    SIGNATURE,
     "metrics.jsonl",
     "timing.jsonl",
     "machine.jsonl",

@@ -26,7 +26,7 @@ from milonga.interrupts import delay_interrupts
 from milonga.planning import find_shape
 from milonga.resolve import Plan
 from milonga.runfolder.files import JsonLines, write_atomically
-from milonga.runfolder.folder import RunFolder, read_config, write_sealed_config
+from milonga.runfolder.folder import RunFolder, read_config, write_signed_config
 from milonga.runfolder.record import read_shape
 
 TICK = 0.5
@@ -177,7 +177,7 @@ def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) ->
 
 def _replace_config(folder: Path, config: dict[str, Any]) -> None:
     """Replace the config of a run by that of this machine. The number of threads stays: the run's bits depend on it."""
-    write_sealed_config(folder, config | {"threads": read_config(folder).threads})
+    write_signed_config(folder, config | {"threads": read_config(folder).threads})
 
 
 def write_table(out: Path, arms: Sequence[StudyArm]) -> None:

@@ -62,7 +62,7 @@ def run_order(order: dict[str, Any]) -> dict[str, Any]:
     folder = Path(order["folder"])
     try:
         if (folder / "config.toml").exists():
-            # What the user's own command names is trusted, in a folder that was made elsewhere too; what it changes, such as paths
+            # What the user's own command names is trusted, in a folder from elsewhere too; what it changes, such as paths
             # on another machine, was accepted by whoever changed it.
             trust = [one.name for one in list_reached(parse_config(order["config"]), folder)]
             api.resume(folder, quiet=True, accept_changes=_is_as_ordered(folder, order["config"]), trust=trust)

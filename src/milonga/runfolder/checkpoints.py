@@ -46,11 +46,14 @@ class Marker:
 
 @dataclass(frozen=True)
 class State:
-    """The state of a run: its place in the schedule, its places in the problems, and what the recipe keeps."""
+    """The state of a run: its place in the schedule, its places in the problems, what the recipe keeps; and the config and the
+    files that it is bound to, which older versions did not save."""
 
     place: dict[str, Turns]
     problems: dict[str, Count] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] | None = None
+    files: dict[str, dict[str, Count]] | None = None
 
 
 class Checkpoints:

@@ -20,13 +20,13 @@ from milonga.errors import Notice, RunFolderError
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import JsonLines, open_ours, translate_disk_errors, write_atomically
 from milonga.runfolder.rollouts import write_rollouts
-from milonga.runfolder.seal import SEAL, write_seal
 from milonga.runfolder.seals import MACHINE, METRICS, PREFERENCES, TIMING, Loss, keep_aside, mend_rows, read_rows
+from milonga.runfolder.signature import SIGNATURE, write_signature
 from milonga.types import Floats, Rollouts
 
 DATA = "data.jsonl"
 """The rows that a program passed as data."""
-OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA, SEAL)
+OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard", DATA, SIGNATURE)
 """Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
 
 
@@ -73,7 +73,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Write the resolved config: from here on the folder holds a run."""
         self.require_new()
-        write_sealed_config(self.path, config.model_dump(mode="json"))
+        write_signed_config(self.path, config.model_dump(mode="json"))
 
     def extend(self, config: Config) -> None:
         """Replace the config by one with more turns. The run has not ended any more."""
@@ -110,10 +110,10 @@ class RunFolder:
         write_rollouts(self.path / "rollouts" / f"turn-{turn:06d}.parquet", rollouts, advantages)
 
 
-def write_sealed_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the config of a run that this user begins. Its seal comes first: killed in between, there is no run yet."""
+def write_signed_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the config of a run that this user begins. Its signature comes first: killed in between, there is no run yet."""
     text = to_toml(config)
-    write_seal(folder, parse_config(tomllib.loads(text)))  # as it will be read
+    write_signature(folder, parse_config(tomllib.loads(text)))  # as it will be read
     write_atomically(folder / "config.toml", text)
 
 

@@ -6,7 +6,6 @@ changed; a file that is rewritten because of damage stays beside, as NAME.damage
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from milonga.checksum import checksum
-from milonga.runfolder.files import sync_to_disk, to_json, translate_disk_errors, write_atomically
+from milonga.errors import RunFolderError
+from milonga.reading import ROWS, UNREADABLE, explain_unreadable, parse_json, read_lines
+from milonga.runfolder.files import is_row, sync_to_disk, to_json, translate_disk_errors, write_atomically
 
 METRICS, TIMING, PREFERENCES, MACHINE = "metrics.jsonl", "timing.jsonl", "preferences.jsonl", "machine.jsonl"
 NEEDED = (METRICS, PREFERENCES, "pass_rates.json", "data.jsonl")
@@ -98,7 +99,7 @@ def _find_change(path: Path, seal: Seal) -> str | None:
     """Say what is wrong with a file that never grows."""
     if not path.exists():
         return "missing"
-    whole = path.stat().st_size == seal["bytes"] and _begins_as_sealed(path, seal)
+    whole = path.stat().st_size == seal.get("bytes") and _begins_as_sealed(path, seal)
     return None if whole else "changed since the checkpoint"
 
 
@@ -115,30 +116,35 @@ def _find_lost_rollouts(folder: Path, seals: Seals) -> str | None:
 
 
 def _begins_as_sealed(path: Path, seal: Seal) -> bool:
-    if not path.exists() or path.stat().st_size < seal["bytes"]:
+    try:
+        return path.stat().st_size >= seal["bytes"] and checksum(path, seal["bytes"]) == seal["crc32"]
+    except UNREADABLE:
         return False
-    return checksum(path, seal["bytes"]) == seal["crc32"]
 
 
 def read_rows(path: Path, turn: int | None) -> Rows:
     """Read all rows up to a turn, also those that follow lines which cannot be read; None for all turns."""
     kept, unread, broken = list[dict[str, Any]](), 0, False
-    lines = path.read_bytes().decode(errors="replace").split("\n") if path.exists() else []
-    for row in (_parse_row(line) for line in lines if line.strip()):
-        if row is None:
-            unread += 1
-        elif turn is None or 0 <= row["turn"] <= turn:
-            kept.append(row)
-            broken = unread > 0
+    try:
+        for row in (_parse_row(line) for line in read_lines(path, ROWS) if line.strip()):
+            if row is None:
+                unread += 1
+            elif turn is None or row["turn"] <= turn:
+                kept.append(row)
+                broken = unread > 0
+    except FileNotFoundError:
+        pass
+    except UNREADABLE as error:
+        raise RunFolderError(f"'{path}' cannot be read: {explain_unreadable(error)}") from None
     return Rows(kept, unread, broken)
 
 
-def _parse_row(line: str) -> dict[str, Any] | None:
+def _parse_row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
-    return row if isinstance(row, dict) and type(row.get("turn")) is int else None
+    return row if is_row(row) else None
 
 
 def mend_rows(path: Path, turn: int) -> None:

@@ -1,10 +1,10 @@
-"""The seal of a run folder: proof that its config was written here, by this user.
+"""The signature of a run folder: proof that its config was written here, by this user.
 
 Each user has a random key, in a file that nobody else can read. A run folder carries the HMAC-SHA256 of its config under that
 key. What only sets how long or on what a run works (`FREE`) is left out: it may be edited.
 
-Invariants: the same key and config give the same bytes; who has not the key can make no seal; without a key that is this user's
-alone no seal is written, and none is valid.
+Invariants: the same key and config give the same bytes; who has not the key can make no signature; without a key that is this
+user's alone none is written, and none is valid.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from milonga.runfolder.files import write_atomically
 
 STATE = "MILONGA_STATE"
 """The variable that names the folder of the key, where it is not the usual one."""
-SEAL, KEY = "seal", "key"
+SIGNATURE, KEY = "signature", "key"
 KEY_BYTES = 32
 FREE = frozenset({"turns", "budget", "seed", "device", "threads", "batch", "eval", "probe", "stop_without_signal"})
-"""Keys of the config that the seal leaves out: they name no code, no host, no variable and no file."""
+"""Keys of the config that the signature leaves out: they name no code, no host, no variable and no file."""
 
 
 class NoKey(Exception):
     """There is no key that is this user's alone; the text says why."""
 
 
-def write_seal(folder: Path, config: Config) -> None:
-    """Write the seal of a config that is about to be written into a folder. Without a key none is written."""
+def write_signature(folder: Path, config: Config) -> None:
+    """Write the signature of a config that is about to be written into a folder. Without a key none is written."""
     with suppress(NoKey):
-        write_atomically(folder / SEAL, _sign(_load_or_make_key(), config) + "\n")
+        write_atomically(folder / SIGNATURE, _sign(_load_or_make_key(), config) + "\n")
 
 
-def explain_missing_seal(folder: Path, config: Config) -> str | None:
-    """Explain why a folder, whose config is `config`, has no valid seal of this user; None if it has one."""
+def explain_missing_signature(folder: Path, config: Config) -> str | None:
+    """Explain why a folder, whose config is `config`, has no valid signature of this user; None if it has one."""
     try:
         key = _load_key(find_key_file())
     except NoKey as missing:
         return f"cannot be told from one of somebody else, since {missing}"
     try:
-        given = _read_regular_file(folder / SEAL, 2 * hashlib.sha256().digest_size + 1).decode("ascii", "replace").strip()
+        given = _read_regular_file(folder / SIGNATURE, 2 * hashlib.sha256().digest_size + 1).decode("ascii", "replace").strip()
     except OSError:
-        return "was not made here, or before folders had a seal"
+        return "was not made here, or before folders had a signature"
     if compare_secret(given, _sign(key, config)):
         return None
-    return "has no seal of yours: it was made by somebody else, or its config was changed"
+    return "has no signature of yours: it was made by somebody else, or its config was changed"
 
 
 def find_key_file() -> Path:
