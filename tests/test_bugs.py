@@ -18,7 +18,7 @@ from milonga.randomness import keyed_rng
 from milonga.runfolder.files import JsonLines
 from milonga.sandbox import IsolationError, Outcome
 from milonga.systems.self_play_swe.roles import KINDS, Injector, Repairer, make_injector_request
-from milonga.tasks import bugs_git, make_task, normalise_text
+from milonga.tasks import git_objects, make_task, normalise_text
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -605,8 +605,8 @@ def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest
     git(folder, "commit", "-qam", "third")
     with pytest.raises(DataError, match=r"sums\.py of .* is not UTF-8"):
         export_repository(folder)
-    monkeypatch.setattr(bugs_git, "PATIENCE", 0)
-    with pytest.raises(DataError, match="git archive took more than 0 s"):
+    monkeypatch.setattr(git_objects, "PATIENCE", 0)
+    with pytest.raises(DataError, match="git ls-tree took more than 0 s"):
         export_repository(folder)
 
 
@@ -619,7 +619,7 @@ def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
 def test_git_is_asked_of_the_folder_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, other = make_repository(tmp_path / "named"), make_repository(tmp_path / "other", {"other.py": "x = 1\n"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert b"other.py" not in bugs_git.run_git(named, "ls-tree", "-r", "--name-only", "HEAD")
+    assert "other.py" not in export_repository(named).tree
 
 
 @pytest.mark.slow

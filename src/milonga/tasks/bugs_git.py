@@ -7,11 +7,7 @@ shows a part (`bugs_parts`); edits are read by `bugs_patches`. Tests that fail b
 
 from __future__ import annotations
 
-import io
-import os
 import random
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -43,6 +39,7 @@ from milonga.tasks.bugs_patches import (
     render_files,
 )
 from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
+from milonga.tasks.git_objects import LARGEST_FILE, GitObjects, open_git
 from milonga.types import SPLITS, Split
 
 TESTS = ("test_*.py", "*_test.py")
@@ -52,8 +49,6 @@ MOST_PARTS = 16
 """Parts of one repository: the tests of each are run before training."""
 PAST_SHARE = 0.25
 """Of the characters that a prompt shows, as many more may be past changes."""
-PATIENCE = 60
-"""Seconds that one call of git may take."""
 HELD_OUT = 0.2
 """Share of the made-up bugs that is held out, half for dev and half for test."""
 SWAPS = (
@@ -66,42 +61,49 @@ SWAPS = (
 
 def export_repository(folder: Path) -> Repository:
     """Export the last commit of a git folder as files, without earlier versions."""
-    archive = run_git(folder, "archive", "--format=tar", "HEAD")
+    with open_git(folder) as git:
+        return _export_files(git)
+
+
+def _export_files(git: GitObjects) -> Repository:
+    """Export the texts of the last commit. A file that is no Python is left out where it is no text, or too large."""
     code: dict[str, str] = {}
     tests: dict[str, str] = {}
     rest: dict[str, str] = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar:
-            file = tar.extractfile(member) if member.isfile() else None
-            try:
-                text = file.read().decode() if file else None
-            except UnicodeDecodeError:
-                if member.name.endswith(".py"):
-                    raise DataError(
-                        f"{member.name} of the repository {folder} is not UTF-8; write it so, and commit it"
-                    ) from None
-                continue
-            if text is not None:
-                _choose_category(member.name, code, tests, rest)[member.name] = text
+    files = git.list_files()
+    large = next((file for file in files if file.path.endswith(".py") and file.size > LARGEST_FILE), None)
+    if large is not None:
+        raise DataError(f"{large.path} of the repository {git.folder} has more than {LARGEST_FILE >> 20} MB: take it out")
+    for path, content in git.read_files([file for file in files if file.size <= LARGEST_FILE]):
+        try:
+            _choose_category(path, code, tests, rest)[path] = content.decode()
+        except UnicodeDecodeError:
+            if path.endswith(".py"):
+                raise DataError(f"{path} of the repository {git.folder} is not UTF-8; write it so, and commit it") from None
     if not code or not tests:
         missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
-        raise DataError(f"the repository {folder} has {missing}")
-    return Repository(folder.resolve().name, code, tests, rest=rest)
+        raise DataError(f"the repository {git.folder} has {missing}")
+    return Repository(git.folder.resolve().name, code, tests, rest=rest)
 
 
 def load_parts(folder: Path, room: int, seed: int) -> tuple[list[Repository], str]:
     """Load a git folder as parts that fit into a prompt, with earlier versions of what they show; and say what is left out."""
-    whole = export_repository(folder)
+    with open_git(folder) as git:
+        return _load_parts(git, room, seed)
+
+
+def _load_parts(git: GitObjects, room: int, seed: int) -> tuple[list[Repository], str]:
+    whole = _export_files(git)
     parts = split_repository(whole, room)
     if not parts:
         raise DataError(
-            f"of the repository {folder} no file of tests fits into {room} characters with code that it imports; "
+            f"of the repository {git.folder} no file of tests fits into {room} characters with code that it imports; "
             "raise task.shown"
         )
     if len(parts) > MOST_PARTS:
         parts = keyed_rng("parts", seed, whole.name).sample(parts, MOST_PARTS)
     shown = {path for part in parts for path in part.code}
-    history = {path: load_history(folder, path) for path in sorted(shown)}
+    history = {path: tuple(old.decode(errors="replace") for old in git.list_versions(path, VERSIONS)) for path in sorted(shown)}
     missing = len(whole.code) - len(shown)
     said = f"{missing} of {len(whole.code)} files of code of {whole.name}" if missing else ""
     return [replace(part, history=select_versions(history, part)) for part in parts], said
@@ -119,31 +121,6 @@ def _choose_category(path: str, code: dict[str, str], tests: dict[str, str], res
         return tests
     among = any(part in ("test", "tests") for part in parents)
     return code if name.endswith(".py") and not among and name not in ("conftest.py", "setup.py") else rest
-
-
-def run_git(folder: Path, *words: str) -> bytes:
-    """Run git in this folder and no other: variables such as GIT_DIR would win over -C."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    asked = ["git", "-C", str(folder), *words]
-    try:
-        done = subprocess.run(asked, capture_output=True, check=False, timeout=PATIENCE, env=plain)
-    except FileNotFoundError:
-        raise DataError("git is not installed: repositories are read by it") from None
-    except subprocess.TimeoutExpired:
-        raise DataError(f"{folder}: git {words[0]} took more than {PATIENCE} s; is it too large, or on a slow disk?") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DataError(f"{folder} is no git folder with a commit: {said[-1] if said else 'git says no more'}")
-    return done.stdout
-
-
-def load_history(folder: Path, path: str) -> tuple[str, ...]:
-    """Load earlier contents of a file, the newest first."""
-    found = []
-    for commit in run_git(folder, "rev-list", f"--max-count={VERSIONS + 1}", "HEAD", "--", path).decode().split()[1:]:
-        if run_git(folder, "ls-tree", "--name-only", commit, "--", path).strip():
-            found.append(run_git(folder, "show", f"{commit}:{path}").decode(errors="replace"))
-    return tuple(found)
 
 
 def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
