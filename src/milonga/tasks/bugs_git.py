@@ -10,9 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from fnmatch import fnmatch
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
@@ -29,7 +28,7 @@ from milonga.tasks.bugs_checks import (
     apply_edits,
     check_bug,
 )
-from milonga.tasks.bugs_parts import split_repository
+from milonga.tasks.bugs_parts import Category, choose_category, split_repository
 from milonga.tasks.bugs_patches import (
     empty_tests,
     find_removed_names,
@@ -38,11 +37,10 @@ from milonga.tasks.bugs_patches import (
     render_diff,
     render_files,
 )
-from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
+from milonga.tasks.bugs_pytest import MOST_TESTS, Learned, PytestRunner
 from milonga.tasks.git_objects import LARGEST_FILE, GitObjects, open_git
 from milonga.types import SPLITS, Split
 
-TESTS = ("test_*.py", "*_test.py")
 VERSIONS = 2
 """Earlier contents of a file that an injector sees."""
 MOST_PARTS = 16
@@ -67,23 +65,21 @@ def export_repository(folder: Path) -> Repository:
 
 def _export_files(git: GitObjects) -> Repository:
     """Export the texts of the last commit. A file that is no Python is left out where it is no text, or too large."""
-    code: dict[str, str] = {}
-    tests: dict[str, str] = {}
-    rest: dict[str, str] = {}
+    found: dict[Category, dict[str, str]] = {"code": {}, "tests": {}, "rest": {}}
     files = git.list_files()
     large = next((file for file in files if file.path.endswith(".py") and file.size > LARGEST_FILE), None)
     if large is not None:
         raise DataError(f"{large.path} of the repository {git.folder} has more than {LARGEST_FILE >> 20} MB: take it out")
     for path, content in git.read_files([file for file in files if file.size <= LARGEST_FILE]):
         try:
-            _choose_category(path, code, tests, rest)[path] = content.decode()
+            found[choose_category(path)][path] = content.decode()
         except UnicodeDecodeError:
             if path.endswith(".py"):
                 raise DataError(f"{path} of the repository {git.folder} is not UTF-8; write it so, and commit it") from None
-    if not code or not tests:
-        missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
+    if not found["code"] or not found["tests"]:
+        missing = "no test files (test_*.py)" if found["code"] else "no Python files besides its tests"
         raise DataError(f"the repository {git.folder} has {missing}")
-    return Repository(git.folder.resolve().name, code, tests, rest=rest)
+    return Repository(git.folder.resolve().name, found["code"], found["tests"], rest=found["rest"])
 
 
 def load_parts(folder: Path, room: int, seed: int) -> tuple[list[Repository], str]:
@@ -112,15 +108,6 @@ def _load_parts(git: GitObjects, room: int, seed: int) -> tuple[list[Repository]
 def select_versions(history: dict[str, tuple[str, ...]], part: Repository) -> dict[str, tuple[str, ...]]:
     """Select the earlier versions of what a part shows."""
     return {path: versions for path, versions in history.items() if path in part.code}
-
-
-def _choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
-    """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
-    name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
-    if any(fnmatch(name, pattern) for pattern in TESTS):
-        return tests
-    among = any(part in ("test", "tests") for part in parents)
-    return code if name.endswith(".py") and not among and name not in ("conftest.py", "setup.py") else rest
 
 
 def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
@@ -193,6 +180,10 @@ class GitRepositories(Repositories):
         """Run all tests of an untouched repository several times: whether each passes every time; empty if they do not run."""
         return dict(self.runner.run_original(repository, sorted(repository.tests)) or {})
 
+    def learn(self, repository: Repository) -> Learned:
+        """Learn what all tests of a repository can tell."""
+        return self.runner.learn(repository, tuple(sorted(repository.tests)))
+
     def find_obstacle(self, repository: Repository) -> str | None:
         """Find out why no bug in a repository could be told by its tests; None if it can."""
         report = self.run_tests(repository)
@@ -241,7 +232,9 @@ class GitRepositories(Repositories):
             names = frozenset(f"{id.partition('::')[0]}::{id.split('::')[-1].partition('[')[0]}" for id in broken)
             artifact = Artifact(oracle, {path: text}, empty_tests(repository.tests, names))
             verdict = check_bug(repository, artifact, self.runner, Requirements(passing=0)) if broken else None
-            if verdict is not None and verdict.failed is None:
+            apart = self.learn(repository).apart
+            # Where tests can run apart from the code, one of them must tell the bug: that cannot be made to seem repaired.
+            if verdict is not None and verdict.failed is None and (verdict.broken & apart or not apart):
                 seen.add((path, normalise_text(text)))
                 yield Bug(repository, artifact, verdict)
 
@@ -312,10 +305,12 @@ class GitRepositories(Repositories):
         ran = {(folder, id.partition("::")[0]) for folder, id in tests}
         silent = sorted({path for part in parts for path in part.tests if (part.name.partition(":")[0], path) not in ran})
         kept = sum(tests.values())
+        apart = {(part.name.partition(":")[0], id) for part in parts for id in self.learn(part).apart}
         said: dict[str, object] = {
             "repositories": len(self.folders),
             "parts": len(parts),
             "tests": f"{kept} pass every time, {len(tests) - kept} do not and are dropped",
+            "tests that also run apart from the code": f"{len(apart)} of {kept}",
             "files of tests without results (do they want task.environment?)": ", ".join(silent),
             "left out": ", ".join(self.left_out),
             "made-up bugs": sizes,
