@@ -13,6 +13,7 @@ What cannot be done in this way fails. A test that fails here on the original is
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -69,6 +70,8 @@ class Link:
         self.places: dict[str, None] = {}
         self.stand_ins: dict[int, Any] = {}
         self.callbacks: list[Callable[..., Any]] = []
+        self.replaced: dict[tuple[int, str], Any] = {}
+        """What attributes were before the tests set them."""
         self.failure: BaseException | None = None
         """What ended a function of the tests that the other process called."""
 
@@ -206,6 +209,25 @@ def look_up(value: Any, name: str) -> Any:
     return getattr(value, f"{OWN}link").ask(f"{getattr(value, f'{OWN}place')}.{name}", "get", value, name)
 
 
+def put(value: Any, name: str, new: Any) -> None:
+    """Set an attribute of what is stood in for, and remember what it was."""
+    link, key = getattr(value, f"{OWN}link"), (getattr(value, f"{OWN}number"), name)
+    if key not in link.replaced:
+        with contextlib.suppress(AttributeError):
+            link.replaced[key] = look_up(value, name)
+    link.ask("", "set", value, name, new)
+
+
+def remove(value: Any, name: str) -> None:
+    """Delete an attribute of what is stood in for; one that was replaced is put back. So do tests that undo what they set: they
+    find no attribute in a stand-in's own dictionary."""
+    link, key = getattr(value, f"{OWN}link"), (getattr(value, f"{OWN}number"), name)
+    if key in link.replaced:
+        link.ask("", "set", value, name, link.replaced.pop(key))
+    else:
+        link.ask("", "delete", value, name)
+
+
 def do(value: Any, name: str, *values: Any) -> Any:
     """Do an operation with what is stood in for."""
     result = getattr(value, f"{OWN}link").ask(f"{getattr(value, f'{OWN}place')}~{name}", "do", name, *values)
@@ -234,10 +256,10 @@ class StandInType(type):
         return look_up(cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        getattr(cls, f"{OWN}link").ask("", "set", cls, name, value)
+        put(cls, name, value)
 
     def __delattr__(cls, name: str) -> None:
-        getattr(cls, f"{OWN}link").ask("", "delete", cls, name)
+        remove(cls, name)
 
     def __iter__(cls) -> Any:
         return do(cls, "iter", cls)
@@ -265,10 +287,10 @@ class StandIn(metaclass=StandInType):
         if name.startswith("__"):  # as Python does with exceptions
             object.__setattr__(self, name, value)
         else:
-            getattr(self, f"{OWN}link").ask("", "set", self, name, value)
+            put(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        getattr(self, f"{OWN}link").ask("", "delete", self, name)
+        remove(self, name)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         return do(self, "exit", self, kind, error, None)
@@ -312,10 +334,10 @@ class StandInModule(ModuleType):
         if name.startswith(("__", OWN)) or isinstance(value, ModuleType):
             super().__setattr__(name, value)
         else:
-            getattr(self, f"{OWN}link").ask("", "set", self, name, value)
+            put(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        getattr(self, f"{OWN}link").ask("", "delete", self, name)
+        remove(self, name)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -105,7 +105,7 @@ def pack(value: Any, refer: Refer, depth: int = DEPTH) -> Any:
         return [ITEMS[kind], *(pack(item, refer, depth - 1) for item in value)]
     if kind is dict:
         return ["dict", *(pack(pair, refer, depth - 1) for pair in value.items())]
-    if kind is datetime and value.tzinfo is None:
+    if kind is datetime and value.tzinfo is None and not value.fold:
         parts = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
         return ["datetime", *parts]
     if kind in PARTS:
