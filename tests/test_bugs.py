@@ -183,7 +183,30 @@ def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
         assert role.parse(role.write(shown.steps, shown.answer)).value.answer == shown.answer
 
 
-@pytest.mark.parametrize("answer", ["", "b", "b=", "b=a*", "b=a**2", "b=a*2;b=a*2", "z=x", "b=__import__('os')", None])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "b",
+        "b=",
+        "b=a*",
+        "b=a**2",
+        "b=a*2;b=a*2",
+        "z=x",
+        "b=__import__('os')",
+        None,
+        "b=True",
+        "b=a*\uff12",
+        "b=x==x",
+        "b=a*2;test_b=1=8",
+        "test_b=1=8",
+        "b=a*2|b1=8",
+        "b=a*2\x00",
+        "b=b*2",
+        "b='8'",
+        "b=8.0",
+    ],
+)
 def test_what_is_no_patch_is_wrong(answer: str | None) -> None:
     problem = posed({"b": "a*3"}, "b1 b4")
     assert Bugs().grade(problem, answer, ()).correct is False

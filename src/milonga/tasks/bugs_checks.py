@@ -122,6 +122,10 @@ class Runner(ABC):
         """Run the untouched repository; a test that is not stable there counts as failed."""
         return self.run([repository.tree], oracle)[0]
 
+    def can_tell(self, repository: Repository, oracle: Sequence[str], broken: frozenset[str]) -> bool:
+        """Whether these tests, which a bug breaks, are enough to tell a repair from what only seems to be one."""
+        return True
+
     def find_forbidden(self, repository: Repository, start: Files, tree: Files) -> str:
         """Find what no patch of this repository may bring, before it is run; empty if there is nothing."""
         return ""
@@ -163,7 +167,7 @@ def check_bug(repository: Repository, artifact: Artifact, runner: Runner, least:
         [buggy, {**buggy, **runner.perturb_code(select_files(buggy, repository.code))}, weakened], artifact.oracle
     )
     broken, again, rest = (_list_failed_tests(report, specified) for report in seen)
-    if len(broken) < least.failing:
+    if len(broken) < least.failing or not runner.can_tell(repository, artifact.oracle, broken):
         return Verdict("failing", broken, specified)
     if again != broken:
         return Verdict("stable", broken, specified)

@@ -37,7 +37,7 @@ from milonga.tasks.bugs_patches import (
     render_diff,
     render_files,
 )
-from milonga.tasks.bugs_pytest import MOST_TESTS, Learned, PytestRunner
+from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
 from milonga.tasks.git_objects import LARGEST_FILE, GitObjects, open_git
 from milonga.types import SPLITS, Split
 
@@ -180,10 +180,6 @@ class GitRepositories(Repositories):
         """Run all tests of an untouched repository several times: whether each passes every time; empty if they do not run."""
         return dict(self.runner.run_original(repository, sorted(repository.tests)) or {})
 
-    def learn(self, repository: Repository) -> Learned:
-        """Learn what all tests of a repository can tell."""
-        return self.runner.learn(repository, tuple(sorted(repository.tests)))
-
     def find_obstacle(self, repository: Repository) -> str | None:
         """Find out why no bug in a repository could be told by its tests; None if it can."""
         report = self.run_tests(repository)
@@ -232,9 +228,7 @@ class GitRepositories(Repositories):
             names = frozenset(f"{id.partition('::')[0]}::{id.split('::')[-1].partition('[')[0]}" for id in broken)
             artifact = Artifact(oracle, {path: text}, empty_tests(repository.tests, names))
             verdict = check_bug(repository, artifact, self.runner, Requirements(passing=0)) if broken else None
-            apart = self.learn(repository).apart
-            # Where tests can run apart from the code, one of them must tell the bug: that cannot be made to seem repaired.
-            if verdict is not None and verdict.failed is None and (verdict.broken & apart or not apart):
+            if verdict is not None and verdict.failed is None:
                 seen.add((path, normalise_text(text)))
                 yield Bug(repository, artifact, verdict)
 
@@ -305,7 +299,9 @@ class GitRepositories(Repositories):
         ran = {(folder, id.partition("::")[0]) for folder, id in tests}
         silent = sorted({path for part in parts for path in part.tests if (part.name.partition(":")[0], path) not in ran})
         kept = sum(tests.values())
-        apart = {(part.name.partition(":")[0], id) for part in parts for id in self.learn(part).apart}
+        apart = {
+            (part.name.partition(":")[0], id) for part in parts for id in self.runner.learn(part, sorted(part.tests)).apart
+        }
         said: dict[str, object] = {
             "repositories": len(self.folders),
             "parts": len(parts),

@@ -185,6 +185,11 @@ class PytestRunner(Runner):
             self._originals[key] = {id: all(report.get(id, False) for report in reports) for id in ids} if whole else None
         return self._originals[key]
 
+    def can_tell(self, repository: Repository, oracle: Sequence[str], broken: frozenset[str]) -> bool:
+        """Where tests run apart from the code, one of them must be broken: that one cannot be made to seem mended."""
+        apart = self.learn(repository, oracle).apart
+        return not apart or bool(broken & apart)
+
     def find_forbidden(self, repository: Repository, start: Files, tree: Files) -> str:
         return find_forbidden(start, repository.code, {path: text for path, text in tree.items() if path in repository.code})
 
