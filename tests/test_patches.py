@@ -246,8 +246,9 @@ def test_ordinary_patches_are_not_refused_nor_is_what_a_file_had_before() -> Non
 
 SAMPLE = (
     "finds the request in frames and writes the result",
-    "runs no test",
-    "is a number that equals everything",
+    "runs no test if the tests are the real ones",
+    "equals everything",
+    "equals what tests expect",
     "says yes to every question in a process apart",
 )
 
