@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.sandbox import IsolationError
+from milonga.sandbox import IsolationError, Program, Sandbox, to_canonical
 from milonga.tasks.bugs_checks import Bug, Verdict
 from milonga.tasks.bugs_expectations import change_expectations
 from milonga.tasks.bugs_judge import Changed, Link
@@ -240,6 +240,32 @@ def test_ordinary_patches_are_not_refused_nor_is_what_a_file_had_before() -> Non
     assert find_forbidden({PATH: ""}, {PATH: old}, {PATH: f"{old}y = 1\n"}) == "", "a bug may have taken it away"
     assert find_forbidden({PATH: old}, {PATH: ""}, {PATH: f"{old}y = sys.modules\n"}) == f"{PATH} newly uses sys.modules"
     assert "nested" in find_forbidden({}, {}, {PATH: "x = " + "-" * 100_000 + "1\n"})
+
+
+# Pairs of programs.
+
+TALK = "import os\n\ndef talk(source, sink):\n    os.write(sink, b'hello')\n    return os.read(source, 9)\n"
+LISTEN = "import os\n\ndef listen(source, sink):\n    heard = [os.read(source, 9), os.read(source, 9)]\n    return heard\n"
+
+
+def test_two_programs_talk_and_each_sees_the_end_of_the_other() -> None:
+    try:
+        sandbox = Sandbox()
+    except IsolationError as error:
+        pytest.skip(str(error))
+    with sandbox:
+        ended = "def leave(source, sink): pass"
+        pairs = sandbox.run_pairs(
+            [
+                lambda one, other: (Program(TALK, "talk", (one,)), Program(TALK, "talk", (other,))),
+                lambda one, other: (Program(TALK, "talk", (one,)), Program(ended, "leave", (other,))),
+                lambda one, other: (Program(ended, "leave", (one,)), Program(LISTEN, "listen", (other,))),
+            ]
+        )
+        assert sandbox.counts.total() == 6
+    said = [[str(outcome.results[0]) for outcome in pair] for pair in pairs]
+    assert said[0] == [to_canonical(b"hello")] * 2 and said[2][1] == to_canonical([b"", b""])
+    assert pairs[1][0].status in ("ok", "exception"), "nobody reads, or has read, what it says"
 
 
 # Attacks. All of them are run by `soak_patches.py`.

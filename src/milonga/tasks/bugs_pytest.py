@@ -57,13 +57,18 @@ for name, text in JOB.pop("harness").items():
     sys.modules[name] = types.ModuleType(name)
     exec(compile(text, name, "exec"), sys.modules[name].__dict__)
 """
-SUBJECT = f"""{LOAD}
+SUBJECT = (
+    LOAD
+    + """
 def run():
     sys.modules["milonga.tasks.bugs_subject"].serve(JOB)
 """
-SOURCE = f"""{LOAD}
+)
+SOURCE = (
+    LOAD
+    + """
 ROOT = os.path.abspath("tree")
-FOUND, SKIPPED, LINKS = {{}}, set(), []
+FOUND, SKIPPED, LINKS = {}, set(), []
 
 
 def run(part):
@@ -79,9 +84,9 @@ def run(part):
 
 def untouched():
     # Code that was imported may have written over tests that are not imported yet, or beside them.
-    given = {{os.path.join(ROOT, path): text for path, text in JOB["files"].items() if path.endswith(".py")}}
+    given = {os.path.join(ROOT, path): text for path, text in JOB["files"].items() if path.endswith(".py")}
     there = [os.path.join(folder, name) for folder, _, names in os.walk(ROOT) for name in names]
-    if {{path for path in there if path.endswith((".py", ".pyc"))}} != given.keys():
+    if {path for path in there if path.endswith((".py", ".pyc"))} != given.keys():
         return False
     for path, text in given.items():
         with open(path, encoding="utf-8", newline="") as file:
@@ -129,6 +134,7 @@ def tested():
     for id in SKIPPED:
         del FOUND[id]
 """
+)
 
 
 @dataclass(frozen=True)
