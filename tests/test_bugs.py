@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import milonga
+from helpers import PROPERTY, check_growth
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.randomness import keyed_rng
 from milonga.runfolder.files import JsonLines
 from milonga.sandbox import IsolationError, Outcome
 from milonga.systems.self_play_swe.roles import KINDS, Injector, Repairer, make_injector_request
-from milonga.tasks import bugs_git, make_task, normalise_text
+from milonga.tasks import git_objects, make_task, normalise_text
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -34,7 +35,15 @@ from milonga.tasks.bugs_checks import (
 )
 from milonga.tasks.bugs_git import GitRepositories, export_repository, load_parts
 from milonga.tasks.bugs_parts import split_repository
-from milonga.tasks.bugs_patches import empty_tests, find_removed_names, parse_blocks, parse_changes, render_blocks
+from milonga.tasks.bugs_patches import (
+    empty_tests,
+    find_blocks,
+    find_fences,
+    find_removed_names,
+    parse_blocks,
+    parse_changes,
+    render_blocks,
+)
 from milonga.tasks.bugs_pytest import find_installed_packages
 from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, parse_edits, parse_removed_tests, render_test_ids, run_tests
 from milonga.types import SPLITS, Problem, Solution
@@ -174,7 +183,30 @@ def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
         assert role.parse(role.write(shown.steps, shown.answer)).value.answer == shown.answer
 
 
-@pytest.mark.parametrize("answer", ["", "b", "b=", "b=a*", "b=a**2", "b=a*2;b=a*2", "z=x", "b=__import__('os')", None])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "b",
+        "b=",
+        "b=a*",
+        "b=a**2",
+        "b=a*2;b=a*2",
+        "z=x",
+        "b=__import__('os')",
+        None,
+        "b=True",
+        "b=a*\uff12",
+        "b=x==x",
+        "b=a*2;test_b=1=8",
+        "test_b=1=8",
+        "b=a*2|b1=8",
+        "b=a*2\x00",
+        "b=b*2",
+        "b='8'",
+        "b=8.0",
+    ],
+)
 def test_what_is_no_patch_is_wrong(answer: str | None) -> None:
     problem = posed({"b": "a*3"}, "b1 b4")
     assert Bugs().grade(problem, answer, ()).correct is False
@@ -568,6 +600,58 @@ def test_no_text_breaks_the_reader_of_edits(pieces: list[str]) -> None:
     assert found is None or (found and found.keys() <= FILES.keys())
 
 
+BLOCK = re.compile(r"<<<<<<< SEARCH\n(.*?)\n?=======\n(.*?)\n?>>>>>>> REPLACE", re.DOTALL)
+FENCE = re.compile(r"\s{0,3}(?:`{3,}|~{3,})\s*([^`]*)$")
+MARKS = ["<<<<<<< SEARCH\n", "=======\n", "\n", ">>>>>>> REPLACE", "x", "=", "FILE a\n", " "]
+
+
+@PROPERTY
+@given(st.lists(st.sampled_from(MARKS), max_size=14))
+def test_blocks_are_those_that_their_marks_enclose(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert list(find_blocks(text)) == BLOCK.findall(text)
+
+
+@PROPERTY
+@given(st.lists(st.sampled_from(["`", "``", "~~~", "```", " ", "   ", "py", "x.py"]), max_size=6))
+def test_fences_are_known_by_their_marks(pieces: list[str]) -> None:
+    line = "".join(pieces)
+    found = FENCE.match(line)
+    assert [fence.info for fence in find_fences(f"{line}\nx\n```\n")] == ([found[1].strip()] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "piece"),
+    [
+        ("FILE a.py\n", "<<<<<<< SEARCH\n"),
+        ("FILE a.py\n", "<<<<<<< SEARCH\n=======\n"),
+        ("FILE a.py\n<<<<<<< SEARCH\n", "\n=======\n"),
+        ("", "FILE a.py\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n"),
+        ("```", "\n```\n```a"),
+        ("", "~~~ ` "),
+        ("", "~~~~~~~~~~"),
+        ("", "   "),
+        ("boxes.py\n```python\n", "def area(a):\n    pass\n```\n```\n"),
+        ("", "aaaaaaaaa."),
+        ("", "REMOVE test_a.py test_"),
+    ],
+)
+def test_the_time_of_readers_of_edits_grows_with_the_text_and_no_faster(before: str, piece: str) -> None:
+    def read_edits(text: str) -> object:
+        short = f"{text[:180_000]}`\nx\n```\n"  # shorter than what is not read at all
+        return parse_changes(short, FILES), list(find_blocks(text)), list(find_fences(text)), find_removed_names(text)
+
+    check_growth(read_edits, piece, before)
+
+
+def test_a_text_of_very_many_edits_edits_nothing() -> None:
+    edit = "FILE boxes.py\n<<<<<<< SEARCH\n    return a * b\n=======\n    return a * b\n>>>>>>> REPLACE\n"
+    assert parse_changes(edit * 100, FILES) == {"boxes.py": BOXES} and parse_changes(edit * 101, FILES) is None
+    fence = f"boxes.py\n```python\n{FIXED}```\n"
+    assert parse_changes(fence * 100, FILES) == {"boxes.py": WHOLE} and parse_changes(fence * 101, FILES) is None
+    assert parse_changes(f"{'x' * 200_000}\n{edit}", FILES) is None
+
+
 def test_in_prose_a_bug_and_its_hiding_are_told_apart_by_their_files(tmp_path: Path) -> None:
     task = make_git_task(make_repository(tmp_path / "boxes"))
     assert isinstance(task.repositories, GitRepositories)
@@ -605,8 +689,8 @@ def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest
     git(folder, "commit", "-qam", "third")
     with pytest.raises(DataError, match=r"sums\.py of .* is not UTF-8"):
         export_repository(folder)
-    monkeypatch.setattr(bugs_git, "PATIENCE", 0)
-    with pytest.raises(DataError, match="git archive took more than 0 s"):
+    monkeypatch.setattr(git_objects, "PATIENCE", 0)
+    with pytest.raises(DataError, match="git ls-tree took more than 0 s"):
         export_repository(folder)
 
 
@@ -619,7 +703,7 @@ def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
 def test_git_is_asked_of_the_folder_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, other = make_repository(tmp_path / "named"), make_repository(tmp_path / "other", {"other.py": "x = 1\n"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert b"other.py" not in bugs_git.run_git(named, "ls-tree", "-r", "--name-only", "HEAD")
+    assert "other.py" not in export_repository(named).tree
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from milonga.errors import UserError
 from milonga.sandbox.folders import remove_abandoned_folders
@@ -26,6 +27,7 @@ from milonga.sandbox.process import NotStarted, SingleUse
 from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, make_failed_outcome
 from milonga.sandbox.values import to_canonical
 
+T = TypeVar("T")
 SEEDS = (1, 2)
 """Hash seeds of the two processes in which a program must do the same."""
 STARTS = 3
@@ -58,6 +60,9 @@ def escapes(home):
     ((os.path.expanduser("~"),),),
 )
 """A probe: tries what an isolated process must not be able to do, and returns what succeeded."""
+Ends = tuple[int, int]
+"""Of a wire between two programs: the descriptors to read from and to write to."""
+MakePair = Callable[[Ends, Ends], tuple[Program, Program]]
 HARMLESS = Program("def nothing(): pass", "nothing", ((),))
 COUNT = Program("import os\ndef files(): return os.statvfs('.').f_files", "files", ((),))
 """Returns how many files its scratch folder can hold."""
@@ -147,17 +152,31 @@ class Sandbox:
         """Run programs; return outcomes in their order. `seed` is the hash seed of all of them: it orders their sets."""
         if self._closed:
             raise RuntimeError("the sandbox is closed")
-        futures = [self._threads.submit(self._run_one, program, seed) for program in programs]
+        outcomes = self._gather([self._threads.submit(self._run_one, program, seed) for program in programs])
+        self._count(outcomes)
+        return outcomes
+
+    def run_pairs(self, pairs: Sequence[MakePair], seed: int = 0) -> list[tuple[Outcome, Outcome]]:
+        """Run pairs of programs that can talk to each other, each in a process of its own; return outcomes in their order. A
+        pair is made when its wire is known: what one program writes there the other reads."""
+        if self._closed:
+            raise RuntimeError("the sandbox is closed")
+        outcomes = self._gather([self._threads.submit(self._run_pair, pair, seed) for pair in pairs])
+        self._count([outcome for pair in outcomes for outcome in pair])
+        return outcomes
+
+    def _gather(self, futures: Sequence[Future[T]]) -> list[T]:
         try:
-            outcomes = [future.result() for future in futures]
+            return [future.result() for future in futures]
         except BaseException:  # an interrupt: nothing may go on behind our back
             for future in futures:
                 future.cancel()
             self.close()
             raise
+
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
         self.counts.update(outcome.status for outcome in outcomes)
         self._check_error_share()
-        return outcomes
 
     def run_deterministic(self, programs: Sequence[Program]) -> list[Outcome]:
         """Run programs twice; return each outcome if both runs agree, else `nondeterministic`.
@@ -197,6 +216,33 @@ class Sandbox:
                 reason = f"no word can be had with the process: {error}"
                 break
         return self._note_error(make_failed_outcome(program, Failure("sandbox_error", "", reason)))
+
+    def _run_pair(self, make_pair: MakePair, seed: int) -> tuple[Outcome, Outcome]:
+        one, other = os.pipe(), os.pipe()
+        ends = ((one[0], other[1]), (other[0], one[1]))
+        try:
+            programs = make_pair(*ends)
+            with contextlib.ExitStack() as started:
+                processes = []
+                for own in ends:
+                    processes.append(SingleUse(self.level, self.limits, seed, self.mounts, own))
+                    started.callback(processes[-1].discard)
+                started.pop_all()
+        except OSError as error:
+            failure = Failure("sandbox_error", "", f"no process can be started: {error}")
+            return self._note_error(make_failed_outcome(programs[0], failure)), make_failed_outcome(programs[1], failure)
+        finally:
+            for end in (*one, *other):  # or nobody would see that the other has ended
+                os.close(end)
+        with ThreadPoolExecutor(1) as beside:
+            second = beside.submit(self._run_in, processes[1], programs[1])
+            return self._run_in(processes[0], programs[0]), second.result()
+
+    def _run_in(self, process: SingleUse, program: Program) -> Outcome:
+        try:
+            return self._note_error(process.run(program))
+        except (NotStarted, OSError) as error:
+            return self._note_error(make_failed_outcome(program, Failure("sandbox_error", "", str(error))))
 
     def _note_error(self, outcome: Outcome) -> Outcome:
         if outcome.status == "sandbox_error":

@@ -38,7 +38,10 @@ class NotStarted(Exception):
 class SingleUse:
     """An interpreter that waits for its program."""
 
-    def __init__(self, level: Level, limits: Limits, seed: int, mounts: tuple[Mount, ...] = ()) -> None:
+    def __init__(
+        self, level: Level, limits: Limits, seed: int, mounts: tuple[Mount, ...] = (), wires: tuple[int, ...] = ()
+    ) -> None:
+        """`wires` are descriptors that the process has too, under the same numbers."""
         self.level, self.limits, self.seed = level, limits, seed
         with contextlib.ExitStack() as made:
             folder = "/"
@@ -55,7 +58,7 @@ class SingleUse:
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         bufsize=0,
-                        pass_fds=(*sinks, code),
+                        pass_fds=(*sinks, code, *wires),
                         env=build_environment(level, seed),
                         cwd=folder,
                         start_new_session=True,  # a group of its own, to be killed as one; and no terminal

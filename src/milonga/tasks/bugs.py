@@ -168,7 +168,8 @@ class Bugs(Task):
             data = items[places[0]][0].data
             read = [patch for at in places if (patch := patches[at]) is not None]
             try:
-                found: list[bool | None] = list(grade_patches(data["bug"], data["start"], read, self.repositories.runner))
+                reasons = grade_patches(data["bug"], data["start"], read, self.repositories.runner)
+                found: list[bool | None] = [not reason for reason in reasons]
             except NoVerdict:
                 found = [None] * len(places)
             for at, right in zip(places, found, strict=True):

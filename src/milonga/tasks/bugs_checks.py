@@ -3,6 +3,7 @@
 Nothing here knows how files look or how tests are run: a `Runner` does, from outside the tree that it is given. Invariants:
 - A report maps test ids to passed or not. What is missing in a report has failed; None means that there is no report at all.
 - Oracle tests are put back after a patch is applied, never before: a patch cannot edit what it is graded by.
+- A patch that passes is right only if its runner finds no sign that it graded itself.
 - The checks stop at the first failure, which is named; all that need no run come first.
 """
 
@@ -121,6 +122,20 @@ class Runner(ABC):
         """Run the untouched repository; a test that is not stable there counts as failed."""
         return self.run([repository.tree], oracle)[0]
 
+    def can_tell(self, repository: Repository, oracle: Sequence[str], broken: frozenset[str]) -> bool:
+        """Whether these tests, which a bug breaks, are enough to tell a repair from what only seems to be one."""
+        return True
+
+    def find_forbidden(self, repository: Repository, start: Files, tree: Files) -> str:
+        """Find what no patch of this repository may bring, before it is run; empty if there is nothing."""
+        return ""
+
+    def find_flaws(
+        self, repository: Repository, trees: Sequence[Files], oracle: Sequence[str], specified: frozenset[str]
+    ) -> list[str]:
+        """Find out whether trees whose tests pass have only made it seem so; empty for each that has not."""
+        return [""] * len(trees)
+
 
 def apply_edits(files: Files, edits: Edits) -> dict[str, str]:
     """Apply edits to files."""
@@ -145,12 +160,14 @@ def check_bug(repository: Repository, artifact: Artifact, runner: Runner, least:
     if len(specified) <= least.passing:
         return Verdict("passing")
     buggy = apply_edits(repository.tree, artifact.bug)
+    if runner.find_forbidden(repository, repository.tree, buggy):  # a patch might find it there
+        return Verdict("changed")
     weakened = apply_edits(buggy, artifact.weaken)
     seen = runner.run(
         [buggy, {**buggy, **runner.perturb_code(select_files(buggy, repository.code))}, weakened], artifact.oracle
     )
     broken, again, rest = (_list_failed_tests(report, specified) for report in seen)
-    if len(broken) < least.failing:
+    if len(broken) < least.failing or not runner.can_tell(repository, artifact.oracle, broken):
         return Verdict("failing", broken, specified)
     if again != broken:
         return Verdict("stable", broken, specified)
@@ -204,10 +221,24 @@ def select_files(tree: Files, paths: Files) -> dict[str, str]:
     return {path: tree[path] for path in paths if path in tree}
 
 
-def grade_patches(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
-    """Grade patches: does each make every specified test pass? Everything but code is restored after the patch."""
-    trees = [{**apply_edits(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
-    return [not _list_failed_tests(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
+def grade_patches(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[str]:
+    """Grade patches: does each make every specified test pass? Everything but code is restored after the patch.
+
+    Return why each is wrong, empty if it is right. Of those that seem right it is looked whether they are; what is refused is
+    wrong, whatever its tests say.
+    """
+    repository, oracle, specified = bug.repository, bug.artifact.oracle, bug.verdict.specified
+    trees = [{**apply_edits(start, patch), **repository.tests, **repository.rest} for patch in patches]
+    reasons = [runner.find_forbidden(repository, start, tree) for tree in trees]
+    tried = [at for at, reason in enumerate(reasons) if not reason]
+    for at, report in zip(tried, runner.run([trees[at] for at in tried], oracle), strict=True):
+        reasons[at] = "tests fail" if _list_failed_tests(report, specified) else ""
+    passing = [at for at in tried if not reasons[at]]
+    if passing:
+        found = runner.find_flaws(repository, [trees[at] for at in passing], oracle, specified)
+        for at, flaw in zip(passing, found, strict=True):
+            reasons[at] = flaw
+    return reasons
 
 
 class Repositories(ABC):

@@ -7,16 +7,11 @@ shows a part (`bugs_parts`); edits are read by `bugs_patches`. Tests that fail b
 
 from __future__ import annotations
 
-import io
-import os
 import random
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
-from fnmatch import fnmatch
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from milonga.errors import DataError
 from milonga.randomness import keyed_rng
@@ -33,7 +28,7 @@ from milonga.tasks.bugs_checks import (
     apply_edits,
     check_bug,
 )
-from milonga.tasks.bugs_parts import split_repository
+from milonga.tasks.bugs_parts import Category, choose_category, split_repository
 from milonga.tasks.bugs_patches import (
     empty_tests,
     find_removed_names,
@@ -43,17 +38,15 @@ from milonga.tasks.bugs_patches import (
     render_files,
 )
 from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
+from milonga.tasks.git_objects import LARGEST_FILE, GitObjects, open_git
 from milonga.types import SPLITS, Split
 
-TESTS = ("test_*.py", "*_test.py")
 VERSIONS = 2
 """Earlier contents of a file that an injector sees."""
 MOST_PARTS = 16
 """Parts of one repository: the tests of each are run before training."""
 PAST_SHARE = 0.25
 """Of the characters that a prompt shows, as many more may be past changes."""
-PATIENCE = 60
-"""Seconds that one call of git may take."""
 HELD_OUT = 0.2
 """Share of the made-up bugs that is held out, half for dev and half for test."""
 SWAPS = (
@@ -66,42 +59,47 @@ SWAPS = (
 
 def export_repository(folder: Path) -> Repository:
     """Export the last commit of a git folder as files, without earlier versions."""
-    archive = run_git(folder, "archive", "--format=tar", "HEAD")
-    code: dict[str, str] = {}
-    tests: dict[str, str] = {}
-    rest: dict[str, str] = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar:
-            file = tar.extractfile(member) if member.isfile() else None
-            try:
-                text = file.read().decode() if file else None
-            except UnicodeDecodeError:
-                if member.name.endswith(".py"):
-                    raise DataError(
-                        f"{member.name} of the repository {folder} is not UTF-8; write it so, and commit it"
-                    ) from None
-                continue
-            if text is not None:
-                _choose_category(member.name, code, tests, rest)[member.name] = text
-    if not code or not tests:
-        missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
-        raise DataError(f"the repository {folder} has {missing}")
-    return Repository(folder.resolve().name, code, tests, rest=rest)
+    with open_git(folder) as git:
+        return _export_files(git)
+
+
+def _export_files(git: GitObjects) -> Repository:
+    """Export the texts of the last commit. A file that is no Python is left out where it is no text, or too large."""
+    found: dict[Category, dict[str, str]] = {"code": {}, "tests": {}, "rest": {}}
+    files = git.list_files()
+    large = next((file for file in files if file.path.endswith(".py") and file.size > LARGEST_FILE), None)
+    if large is not None:
+        raise DataError(f"{large.path} of the repository {git.folder} has more than {LARGEST_FILE >> 20} MB: take it out")
+    for path, content in git.read_files([file for file in files if file.size <= LARGEST_FILE]):
+        try:
+            found[choose_category(path)][path] = content.decode()
+        except UnicodeDecodeError:
+            if path.endswith(".py"):
+                raise DataError(f"{path} of the repository {git.folder} is not UTF-8; write it so, and commit it") from None
+    if not found["code"] or not found["tests"]:
+        missing = "no test files (test_*.py)" if found["code"] else "no Python files besides its tests"
+        raise DataError(f"the repository {git.folder} has {missing}")
+    return Repository(git.folder.resolve().name, found["code"], found["tests"], rest=found["rest"])
 
 
 def load_parts(folder: Path, room: int, seed: int) -> tuple[list[Repository], str]:
     """Load a git folder as parts that fit into a prompt, with earlier versions of what they show; and say what is left out."""
-    whole = export_repository(folder)
+    with open_git(folder) as git:
+        return _load_parts(git, room, seed)
+
+
+def _load_parts(git: GitObjects, room: int, seed: int) -> tuple[list[Repository], str]:
+    whole = _export_files(git)
     parts = split_repository(whole, room)
     if not parts:
         raise DataError(
-            f"of the repository {folder} no file of tests fits into {room} characters with code that it imports; "
+            f"of the repository {git.folder} no file of tests fits into {room} characters with code that it imports; "
             "raise task.shown"
         )
     if len(parts) > MOST_PARTS:
         parts = keyed_rng("parts", seed, whole.name).sample(parts, MOST_PARTS)
     shown = {path for part in parts for path in part.code}
-    history = {path: load_history(folder, path) for path in sorted(shown)}
+    history = {path: tuple(old.decode(errors="replace") for old in git.list_versions(path, VERSIONS)) for path in sorted(shown)}
     missing = len(whole.code) - len(shown)
     said = f"{missing} of {len(whole.code)} files of code of {whole.name}" if missing else ""
     return [replace(part, history=select_versions(history, part)) for part in parts], said
@@ -110,40 +108,6 @@ def load_parts(folder: Path, room: int, seed: int) -> tuple[list[Repository], st
 def select_versions(history: dict[str, tuple[str, ...]], part: Repository) -> dict[str, tuple[str, ...]]:
     """Select the earlier versions of what a part shows."""
     return {path: versions for path, versions in history.items() if path in part.code}
-
-
-def _choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
-    """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
-    name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
-    if any(fnmatch(name, pattern) for pattern in TESTS):
-        return tests
-    among = any(part in ("test", "tests") for part in parents)
-    return code if name.endswith(".py") and not among and name not in ("conftest.py", "setup.py") else rest
-
-
-def run_git(folder: Path, *words: str) -> bytes:
-    """Run git in this folder and no other: variables such as GIT_DIR would win over -C."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    asked = ["git", "-C", str(folder), *words]
-    try:
-        done = subprocess.run(asked, capture_output=True, check=False, timeout=PATIENCE, env=plain)
-    except FileNotFoundError:
-        raise DataError("git is not installed: repositories are read by it") from None
-    except subprocess.TimeoutExpired:
-        raise DataError(f"{folder}: git {words[0]} took more than {PATIENCE} s; is it too large, or on a slow disk?") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DataError(f"{folder} is no git folder with a commit: {said[-1] if said else 'git says no more'}")
-    return done.stdout
-
-
-def load_history(folder: Path, path: str) -> tuple[str, ...]:
-    """Load earlier contents of a file, the newest first."""
-    found = []
-    for commit in run_git(folder, "rev-list", f"--max-count={VERSIONS + 1}", "HEAD", "--", path).decode().split()[1:]:
-        if run_git(folder, "ls-tree", "--name-only", commit, "--", path).strip():
-            found.append(run_git(folder, "show", f"{commit}:{path}").decode(errors="replace"))
-    return tuple(found)
 
 
 def _generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
@@ -335,10 +299,14 @@ class GitRepositories(Repositories):
         ran = {(folder, id.partition("::")[0]) for folder, id in tests}
         silent = sorted({path for part in parts for path in part.tests if (part.name.partition(":")[0], path) not in ran})
         kept = sum(tests.values())
+        apart = {
+            (part.name.partition(":")[0], id) for part in parts for id in self.runner.learn(part, sorted(part.tests)).apart
+        }
         said: dict[str, object] = {
             "repositories": len(self.folders),
             "parts": len(parts),
             "tests": f"{kept} pass every time, {len(tests) - kept} do not and are dropped",
+            "tests that also run apart from the code": f"{len(apart)} of {kept}",
             "files of tests without results (do they want task.environment?)": ", ".join(silent),
             "left out": ", ".join(self.left_out),
             "made-up bugs": sizes,

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import PurePosixPath
+from typing import Literal
 
 from milonga.tasks.bugs_checks import Files, Repository, select_files
 from milonga.tasks.bugs_patches import parse_source
 
 ROOTS = ("", "src/")
 """Folders that modules are imported from."""
+TESTS = ("test_*.py", "*_test.py")
+Category = Literal["code", "tests", "rest"]
+
+
+def choose_category(path: str) -> Category:
+    """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
+    name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
+    if any(fnmatch(name, pattern) for pattern in TESTS):
+        return "tests"
+    among = any(part in ("test", "tests") for part in parents)
+    return "code" if name.endswith(".py") and not among and name not in ("conftest.py", "setup.py") else "rest"
 
 
 def split_repository(repository: Repository, room: int) -> list[Repository]:
@@ -25,7 +38,7 @@ def split_repository(repository: Repository, room: int) -> list[Repository]:
     """
     if _measure(repository.code) + _measure(repository.tests) <= room:
         return [repository]
-    modules = _name_modules(repository.code)
+    modules = name_modules(repository.code)
     imports = {path: _find_imports(path, text, modules) for path, text in {**repository.code, **repository.tests}.items()}
     found: dict[tuple[frozenset[str], frozenset[str]], Repository] = {}
     for path in sorted(repository.tests, key=lambda path: len(repository.tests[path])):
@@ -70,7 +83,7 @@ def _walk_imports(start: str, imports: Mapping[str, set[str]], code: Files) -> I
         yield from sorted(level, key=lambda path: (len(code[path]), path))
 
 
-def _name_modules(code: Files) -> dict[str, str]:
+def name_modules(code: Files) -> dict[str, str]:
     """Map the names under which files of code can be imported to their paths."""
     found: dict[str, str] = {}
     for path in sorted(code):

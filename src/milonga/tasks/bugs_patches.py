@@ -1,7 +1,7 @@
 """Edits as models write them: replaced lines, unified diffs, and functions or whole files in code fences.
 
 Invariants: reading is a pure function of the text and of the files that it edits, and never fails; what cannot be applied is
-None. Text is only taken apart here, never run.
+None. Text is only taken apart here, never run, in time that grows with its length and no faster.
 
     FILE package/sums.py
     <<<<<<< SEARCH
@@ -24,13 +24,18 @@ from types import UnionType
 
 from milonga.tasks.bugs_checks import Edits, Files
 
-BLOCK = re.compile(r"<<<<<<< SEARCH\n(?P<old>.*?)\n?=======\n(?P<new>.*?)\n?>>>>>>> REPLACE", re.DOTALL)
-FENCE = re.compile(r"\s{0,3}(?:`{3,}|~{3,})\s*(?P<info>[^`]*)$")
+OPEN, MIDDLE, CLOSE = "<<<<<<< SEARCH\n", "=======\n", ">>>>>>> REPLACE"
+FENCES = ("```", "~~~")
+INDENT = 3
+"""Spaces before a fence."""
 REMOVED = re.compile(r"[\s>*`\-\d.)]{0,8}(?:REMOVE|DELETE)\b[\s:*`]{0,4}(?P<names>.*)", re.IGNORECASE)
 PATH = re.compile(r"[\w./\-]+\.py\b")
 TEST_NAME = re.compile(r"\btest_\w+\b(?!\.py)")
 NEAR = 3
 """Lines before a fence in which the path of its file may stand."""
+LONGEST, LONGEST_LINE, MOST_EDITS = 200_000, 500, 100
+"""Characters of a text with edits, of a line that may name a file, and blocks, hunks or fences in a text: what has more edits
+nothing."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Import = ast.Import | ast.ImportFrom
 
@@ -60,17 +65,33 @@ def render_blocks(before: Files, after: Files) -> str:
     return "\n".join(pieces)
 
 
+def find_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Find the edit blocks of a text: what each takes out, and what it puts there."""
+    at = text.find(OPEN)
+    while at >= 0:
+        start = at + len(OPEN)
+        middle = text.find(MIDDLE, start)
+        end = -1 if middle < 0 else text.find(CLOSE, middle + len(MIDDLE))
+        if end < 0:
+            return  # nor is any later block closed
+        yield text[start:middle].removesuffix("\n"), text[middle + len(MIDDLE) : end].removesuffix("\n")
+        at = text.find(OPEN, end)
+
+
 def parse_blocks(text: str, files: Files) -> dict[str, str] | None:
-    """Parse edit blocks into new file contents; None without a block, or if a block's lines do not occur exactly once."""
+    """Parse edit blocks into new file contents; None without a block, with too many, or if a block's lines do not occur exactly
+    once."""
+    if len(text) > LONGEST or text.count(OPEN) > MOST_EDITS:
+        return None
     found: dict[str, str] = {}
     for piece in re.split(r"^FILE ", text, flags=re.MULTILINE)[1:]:
         path, _, body = piece.partition("\n")
         path = path.strip()
-        for block in BLOCK.finditer(body):
+        for old, new in find_blocks(body):
             content = found.get(path, files.get(path, ""))
-            if content.count(block["old"]) != 1 if block["old"] else content:
+            if content.count(old) != 1 if old else content:
                 return None
-            found[path] = content.replace(block["old"], block["new"]) if block["old"] else block["new"] + "\n"
+            found[path] = content.replace(old, new) if old else new + "\n"
     return found or None
 
 
@@ -83,8 +104,9 @@ def parse_changes(text: str, files: Files) -> dict[str, str] | None:
     blocks = parse_blocks(text, files)
     if blocks is not None:
         return blocks
+    fences = list(find_fences(text)) if len(text) <= LONGEST else []
     found: dict[str, str] = {}
-    for fence in find_fences(text):
+    for fence in fences if len(fences) <= MOST_EDITS else ():
         for path in (_find_path(fence, files), _find_file_by_names(fence.body, files)):
             changed = None if path is None else _apply_fence(fence, found.get(path, files[path]))
             if path is not None and changed is not None:
@@ -108,14 +130,23 @@ def find_fences(text: str) -> Iterator[Fence]:
     inside: list[str] | None = None
     info = ""
     for line in text.splitlines():
-        mark = FENCE.match(line)
-        if mark is None:
+        said = _read_fence(line)
+        if said is None:
             (before if inside is None else inside).append(line)
         elif inside is None:
-            inside, info = [], mark["info"].strip()
+            inside, info = [], said
         else:
             yield Fence(info, "\n".join(inside) + "\n", "\n".join([line for line in before if line.strip()][-NEAR:]))
             before, inside = [], None
+
+
+def _read_fence(line: str) -> str | None:
+    """Read what a line says behind the mark of a fence, at its beginning; None if it is no fence."""
+    bare = line.lstrip()
+    if len(line) - len(bare) > INDENT or not bare.startswith(FENCES):
+        return None
+    info = bare.lstrip(bare[0])
+    return None if "`" in info else info.strip()
 
 
 def find_removed_names(text: str) -> list[str]:
@@ -159,7 +190,7 @@ def _find_path(fence: Fence, files: Files) -> str | None:
     first = fence.body.partition("\n")[0]
     heading = first if first.lstrip().startswith(("#", "FILE ", "--- ")) else ""
     for line in (fence.info, heading, *reversed(fence.before.splitlines())):
-        named = {path for word in PATH.findall(line) for path in _match_path(word, files)}
+        named = {path for word in PATH.findall(line[:LONGEST_LINE]) for path in _match_path(word, files)}
         if len(named) == 1:
             return named.pop()
     return None
@@ -182,16 +213,18 @@ def _find_file_by_names(body: str, files: Files) -> str | None:
 
 def _apply_fence(fence: Fence, content: str) -> str | None:
     """Apply what a fence holds to the content of its file; None if it does not fit."""
-    blocks = list(BLOCK.finditer(fence.body))
+    blocks = list(find_blocks(fence.body))
     if blocks:
-        return _replace_pieces(content, [(block["old"], block["new"]) for block in blocks])
+        return _replace_pieces(content, blocks)
     if fence.info.lower().startswith(("diff", "patch")) or re.search(r"^@@ ", fence.body, re.MULTILINE):
         return _replace_pieces(content, _parse_hunks(fence.body))
     return _replace_definitions(textwrap.dedent(fence.body), content)
 
 
 def _replace_pieces(content: str, pieces: list[tuple[str, str]]) -> str | None:
-    """Replace pieces of a text that must each occur exactly once."""
+    """Replace pieces of a text that must each occur exactly once; None for too many."""
+    if len(pieces) > MOST_EDITS:
+        return None
     for old, new in pieces:
         if not old.strip() or content.count(old) != 1:
             return None
