@@ -92,7 +92,11 @@ def try_level(level: Level) -> str | None:
 def is_file_count_bounded() -> bool:
     """Whether the number of files of an isolated program is bounded here: some systems forbid the mount that it takes."""
     limits = Limits(cpu_s=10, wall_s=60)
-    return SingleUse("isolated", limits, seed=0).run(COUNT).results == (to_canonical(limits.scratch_files),)
+    try:
+        outcome = SingleUse("isolated", limits, seed=0).run(COUNT)
+    except (NotStarted, OSError):
+        return False
+    return outcome.results == (to_canonical(limits.scratch_files),)
 
 
 def choose_level(isolation: Level, allow_weak: bool) -> tuple[Level, str]:

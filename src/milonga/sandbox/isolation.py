@@ -4,7 +4,7 @@
   root that holds the interpreter and the system's libraries and nothing else, scratch in memory, no privileges, and the
   filter of system calls. It loads the filter itself, after it has bounded its scratch, before it reads its program.
 - `limited`: an ordinary process of this user, with limits of the system and the same filter, which it loads itself. It can read
-  what the user can read, and write where the user can write.
+  what the user can read, and write where the user can write, the trainer's memory included.
 """
 
 from __future__ import annotations
