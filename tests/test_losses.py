@@ -172,6 +172,21 @@ def test_checkpoints_of_older_versions_are_checked_by_what_can_be_seen(folder: P
         check(folder.with_name("damaged"))
 
 
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"place": []}, {"place": {"turn": "x"}}, {"place": {"turn": 3}, "files": []}, {"place": {"turn": 3}, "config": 3}]
+    + [{"place": {"turn": 3}, "files": {"metrics.jsonl": seal}} for seal in ({}, {"bytes": 9}, {"bytes": "x", "crc32": 0}, 3)],
+)
+def test_a_state_of_any_other_shape_is_one_line(tmp_path: Path, state: dict[str, Any]) -> None:
+    with pytest.raises(RunFolderError, match=r"run\.json' is not one that milonga wrote"):
+        check_origin(tmp_path, parse_config({"recipe": "grpo"}), tmp_path, state, True, True)
+
+
+def test_a_turn_that_no_run_can_have_costs_nothing(tmp_path: Path) -> None:
+    JsonLines(tmp_path / "metrics.jsonl").append({"turn": 0}, {"turn": 2})
+    assert str(find_losses(tmp_path, 10**15, None)[0]) == f"metrics.jsonl: turns 1, 3 to {10**15} missing or damaged"
+
+
 # What is only kept for people.
 
 

@@ -477,6 +477,11 @@ def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
     assert differing(tmp_path / "ray", tmp_path / "local") == []
 
 
+def test_signals_are_left_to_the_run(engine: RayEngine) -> None:
+    """Ray's own answer to SIGTERM would end it without a checkpoint."""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_requests_with_one_context_stay_together() -> None:
     asked = requests([p for p in prompts(5) for _ in range(3)])
     parts = split_requests(asked, 2)

@@ -14,7 +14,8 @@ from typing import Any
 from milonga.config import Config
 from milonga.errors import RunFolderError
 from milonga.runfolder.changes import find_changes
-from milonga.runfolder.seals import MACHINE, Loss, find_losses, read_rows
+from milonga.runfolder.checkpoints import STATE
+from milonga.runfolder.seals import MACHINE, NEEDED, Loss, Seals, find_losses, read_rows
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,9 @@ def check_origin(
 ) -> Origin:
     """Check a checkpoint and its state against the files and the config of its run. What was lost, or changed, must have been
     accepted, unless nothing depends on it."""
-    turn = state["place"]["turn"]
-    losses = find_losses(folder, turn, state.get("files"))
-    processes = read_rows(folder / MACHINE, None).kept
-    free = processes[-1].get("settings", {}) if processes else {}
-    changes = find_changes(state["config"], free, config) if "config" in state else []
+    turn, seals, bound_to = _read_state(path, state)
+    losses = find_losses(folder, turn, seals)
+    changes = [] if bound_to is None else find_changes(bound_to, _read_free_keys(folder), config)
     command = f"'milonga resume {shlex.quote(str(folder))}"
     needed = [str(loss) for loss in losses if loss.needed]
     if needed and not accept_loss:
@@ -52,5 +51,28 @@ def check_origin(
             f"'{folder}': {'; '.join(bound)}: the run would not be what it was. Put it back, begin another run with "
             f"--config {shlex.quote(str(folder / 'config.toml'))}, or go on all the same: {command} --accept-changes'"
         )
-    unknown = [] if "config" in state else ["the checkpoint is of an older version: edits of config.toml since cannot be seen"]
+    unknown = (
+        [] if bound_to is not None else ["the checkpoint is of an older version: edits of config.toml since cannot be seen"]
+    )
     return Origin(path, state, losses, [*map(str, losses), *map(str, changes), *unknown])
+
+
+def _read_state(path: Path, state: Mapping[str, Any]) -> tuple[int, Seals | None, Mapping[str, Any] | None]:
+    """Read the turn of a checkpoint, its seals and the keys that it is bound to; older versions have neither of the two."""
+    try:
+        seals, bound = state.get("files"), state.get("config")
+        known = None if seals is None else {name: _read_seal(seal, name in NEEDED) for name, seal in seals.items()}
+        return int(state["place"]["turn"]), known, None if bound is None else dict(bound)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RunFolderError(f"'{path / STATE}' is not one that milonga wrote; remove this checkpoint") from None
+
+
+def _read_seal(seal: Mapping[str, Any], with_checksum: bool) -> dict[str, int]:
+    return {key: int(seal[key]) for key in (("bytes", "crc32") if with_checksum else ("bytes",))}
+
+
+def _read_free_keys(folder: Path) -> Mapping[str, Any]:
+    """Read the free keys of the process that last worked here, as far as it is known."""
+    processes = read_rows(folder / MACHINE, None).kept
+    found = processes[-1].get("settings") if processes else None
+    return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,8 @@ def _find_lost_turns(path: Path, turn: int, seal: Seal | None) -> str | None:
         return None
     rows = read_rows(path, turn)
     turns = [row["turn"] for row in rows.kept]
-    if missing := sorted(set(range(turn + 1)) - set(turns)):
-        return f"turn{'s' * (len(missing) > 1)} {format_turns(missing)} missing or damaged"
+    if gaps := find_gaps(turns, turn):
+        return f"turn{'s' * (len(gaps) > 1 or gaps[0][0] < gaps[0][1])} {format_spans(gaps)} missing or damaged"
     if seal is not None or rows.broken or turns != list(range(turn + 1)):
         return f"changed since the checkpoint, somewhere in turns 0 to {turn}"
     return None
@@ -172,8 +172,18 @@ def list_lost_turns(rows: Iterable[Mapping[str, Any]]) -> list[int]:
     return [row["turn"] for row in rows if row.get(LOST)]
 
 
-def format_turns(turns: Sequence[int]) -> str:
-    """Format turns in order as `0, 3 to 9`."""
+def find_gaps(turns: Iterable[int], last: int) -> list[tuple[int, int]]:
+    """Find the spans from 0 to `last` that turns leave out. A foreign folder may name any last turn: nothing grows with it."""
+    known = sorted({-1, *turns, last + 1})
+    return [(before + 1, after - 1) for before, after in pairwise(known) if after - before > 1]
+
+
+def format_turns(turns: Iterable[int]) -> str:
+    """Format turns as `0, 3 to 9`."""
     known = set(turns)
-    starts, ends = ([turn for turn in turns if turn + step not in known] for step in (-1, 1))
-    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))
+    starts, ends = (sorted(turn for turn in known if turn + step not in known) for step in (-1, 1))
+    return format_spans(list(zip(starts, ends, strict=True)))
+
+
+def format_spans(spans: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in spans)
