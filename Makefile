@@ -79,6 +79,7 @@ isolation:
 # Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
 soak: $(STAMP) isolation
 	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
+	$(BIN)/python scripts/soak_serve.py --out docs/results/soak/serve.json
 
 # Sampling by vLLM, on a CPU; not a part of `make test`.
 test-vllm: $(VLLM_STAMP)
