@@ -124,7 +124,7 @@ def exchange(port: int, data: bytes, half: bool = False, seconds: float = 60) ->
     back = bytearray()
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as raw, suppress(ConnectionError):
         # A server that closes while bytes are under way resets the connection, behind what it has answered.
-        with suppress(ConnectionError):
+        with suppress(OSError):
             raw.sendall(data)
             if half:
                 raw.shutdown(socket.SHUT_WR)

@@ -23,6 +23,7 @@ from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
 from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
+from milonga.bounds import Rates
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
@@ -444,6 +445,26 @@ def test_an_origin_that_is_none_is_another(origin: str) -> None:
         assert ask(guard, host="127.0.0.1:8710", origin=origin)["status"] == 403
         assert ask(guard, "websocket", host="127.0.0.1:8710", origin=origin)["type"] == "websocket.close"
     assert ask(Guard(inside, 8710, TOKEN), host="", origin="null", authorization=f"Bearer {TOKEN}")["status"] == 403
+
+
+def test_another_site_shows_nothing_of_the_board_and_may_link_to_it() -> None:
+    guard = Guard(inside, 8710, None)
+    for site, kind, status in (
+        ("cross-site", "image", 403),
+        ("cross-site", "iframe", 403),
+        ("cross-site", "document", 200),
+        ("same-origin", "image", 200),
+    ):
+        assert ask(guard, **{"host": "localhost", "sec-fetch-site": site, "sec-fetch-dest": kind})["status"] == status
+
+
+def test_pages_are_opened_so_often_and_what_they_load_is_not_counted() -> None:
+    guard = Guard(inside, 8710, None)
+    guard.rates = Rates(2)
+    assert [ask(guard, host="localhost")["status"] for _ in range(2)] == [200, 200]
+    assert {ask(guard, "http", "/_nicegui/x", host="localhost")["status"] for _ in range(9)} == {200}
+    refused = ask(guard, host="localhost")
+    assert refused["status"] == 429 and 1 <= int(dict(refused["headers"])[b"retry-after"]) <= 30
 
 
 def test_a_head_without_bound_reaches_no_page() -> None:

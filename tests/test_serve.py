@@ -29,10 +29,10 @@ from hypothesis import strategies as st
 import soak_serve
 from helpers import PROPERTY
 from milonga.auth import bind_socket
-from milonga.bounds import identify_client
+from milonga.bounds import CLIENTS, Rates, identify_client
 from milonga.connections import BoundedConfig
 from milonga.pair import Pair
-from milonga.using.gate import CLIENTS, Limits, Rates
+from milonga.using.gate import Limits
 from milonga.using.http import make_app
 from milonga.using.service import BusyError, Service
 from server_attacks import (

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import re
+import time
+from collections import OrderedDict
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +20,8 @@ from typing import Any
 from milonga.auth import Receive, Scope
 
 HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{0,5})?", re.ASCII)
+CLIENTS = 4096
+"""Most clients whose rate is remembered; the least recent ones are forgotten."""
 RETRY = {"Retry-After": "1"}
 """Header of refusals that pass by themselves: seconds after which to try again."""
 
@@ -118,3 +123,29 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+class Rates:
+    """A token-bucket rate limiter, with one bucket per client that holds a minute's requests."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def refuse(self, scope: Scope) -> Refusal | None:
+        """Refuse a request of a client that asks too often; else it is counted."""
+        wait = self.wait(identify_client(scope["client"][0]) if scope.get("client") else "")
+        if wait <= 0:
+            return None
+        return Refusal(429, f"more than {self.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))})
+
+    def wait(self, client: str, now: float | None = None) -> float:
+        """Seconds until the client may send a request; 0 if it may now, and then this request is counted."""
+        now = time.monotonic() if now is None else now
+        left, before = self._clients.pop(client, (self.rate, now))
+        left = min(self.rate, left + (now - before) * self.rate / 60)
+        allowed = left >= 1
+        self._clients[client] = (left - allowed, now)
+        if len(self._clients) > CLIENTS:
+            self._clients.popitem(last=False)
+        return 0.0 if allowed else (1 - left) * 60 / self.rate

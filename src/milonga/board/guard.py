@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
-from milonga.bounds import Bounds, Refusal, read_body, refuse_head, replay_body
+from milonga.bounds import Bounds, Rates, Refusal, read_body, refuse_head, replay_body
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -29,6 +29,8 @@ HEADERS = (
 )
 BOUNDS = Bounds(body=1 << 16)
 """A page sends clicks and words, and no files."""
+PAGES = 120.0
+"""Most pages that one client opens a minute: each takes a megabyte until a minute after nobody looks at it."""
 
 
 class Guard:
@@ -36,6 +38,7 @@ class Guard:
 
     def __init__(self, app: App, port: int, token: str | None) -> None:
         self.app, self.token = app, token
+        self.rates = Rates(PAGES)
         self.cookie = f"milonga-{port}"
         self.pass_word = hmac.new((token or "").encode(), b"milonga cookie", hashlib.sha256).hexdigest()
 
@@ -63,7 +66,8 @@ class Guard:
     async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer: a request with its whole body, or a web socket."""
         if scope["type"] == "http":
-            body = await read_body(receive, BOUNDS)
+            often = None if scope["path"].startswith("/_nicegui") else self.rates.refuse(scope)
+            body = often or await read_body(receive, BOUNDS)
             if isinstance(body, Refusal):
                 await send_refusal(scope, send, body)
             if not isinstance(body, bytes):
@@ -78,6 +82,9 @@ class Guard:
         origin = headers.get("origin")
         # An origin is a scheme and a host, nothing else: what a URL parser makes of more does not matter.
         if origin is not None and (not host or origin.lower().partition("://")[2] != host.lower()):
+            return Refusal(403, "a page of another origin may not ask")
+        # What another site loads into its own page, such as an image, has no origin; a link that is followed is a document.
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-dest") != "document":
             return Refusal(403, "a page of another origin may not ask")
         return None
 
@@ -106,6 +113,7 @@ async def send_refusal(scope: Scope, send: Send, refusal: Refusal) -> None:
         await send({"type": "websocket.close", "code": 1008, "reason": refusal.why})
     else:
         fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"), *HEADERS]
+        fields += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
         await send_response(send, refusal.status, fields, f"milonga: {refusal.why}\n".encode())
 
 

@@ -7,20 +7,15 @@ a name that it owns), the token, the rate of the client, the content type, the b
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
-from milonga.bounds import Bounds, Refusal, identify_client, read_body, refuse_head, replay_body
+from milonga.bounds import Bounds, Rates, Refusal, read_body, refuse_head, replay_body
 from milonga.errors import DataError
 from milonga.tasks.rows import parse_json
 
 OPEN = ("/health",)
 """Paths that need no token and have no rate limit; no body is read for them."""
-CLIENTS = 4096
-"""Most clients whose rate is remembered; the least recent ones are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +78,9 @@ class Gate:
             headers.get(b"authorization", b"").decode("latin-1"), f"Bearer {self.token}"
         ):
             return Refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-        wait = self.rates.wait(identify_client(scope["client"][0]) if scope.get("client") else "")
-        if wait > 0:
-            return Refusal(429, f"more than {self.limits.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))})
+        often = self.rates.refuse(scope)
+        if often is not None:
+            return often
         # A page of another site can send a form here without CORS, but no JSON.
         if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
             return Refusal(415, "send application/json")
@@ -101,25 +96,6 @@ class Gate:
         except DataError as error:
             return Refusal(400, str(error))
         return None
-
-
-class Rates:
-    """A token-bucket rate limiter, with one bucket per client that holds a minute's requests."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def wait(self, client: str, now: float | None = None) -> float:
-        """Seconds until the client may send a request; 0 if it may now, and then this request is counted."""
-        now = time.monotonic() if now is None else now
-        left, before = self._clients.pop(client, (self.rate, now))
-        left = min(self.rate, left + (now - before) * self.rate / 60)
-        allowed = left >= 1
-        self._clients[client] = (left - allowed, now)
-        if len(self._clients) > CLIENTS:
-            self._clients.popitem(last=False)
-        return 0.0 if allowed else (1 - left) * 60 / self.rate
 
 
 async def send_refusal(send: Send, refusal: Refusal) -> None:
