@@ -92,7 +92,8 @@ def test_the_last_box(text: str, box: str | None) -> None:
         ("30", Value("30", Decimal(30), "")),
         ("30 seats", Value("30", Decimal(30), "seats")),
         ("-2.5 Miles per hour", Value("-2.5", Decimal("-2.5"), "miles per hour")),
-        ("30 m", Value("30", Decimal(30), "m")),
+        ("3 s", None),
+        ("3mn", None),
         ("30\\%", Value("30", Decimal(30), "%")),
         ("\\frac34", Value("\\frac{3}{4}", Fraction(3, 4), "")),
         ("2\\sqrt{2}", Value("2\\sqrt{2}", None, "")),
@@ -106,6 +107,12 @@ def test_the_last_box(text: str, box: str | None) -> None:
 )
 def test_a_number_and_its_unit(text: str, value: Value | None) -> None:
     assert read_value(text) == value
+
+
+def test_an_answer_may_leave_out_the_blank_before_a_unit_and_name_it_by_a_letter() -> None:
+    gold, plain = Value("30", Decimal(30), ""), Decimal(30)
+    found = [read_value(text, gold) for text in ("30 m", "30seats", "30x")]
+    assert found == [Value("30", plain, "m"), Value("30", plain, "seats"), None]
 
 
 @PROPERTY

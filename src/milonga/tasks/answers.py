@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -40,7 +41,7 @@ RATIONAL = re.compile(
 DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 APPROXIMATE = re.compile(r"\A~|[≈≃≅∼≐]|\\(?:approx|simeq|sim|cong|doteq|thickapprox|thicksim)(?![a-zA-Z])")
 ORDER = re.compile(r"[<>≤≥≠]|\\(?:leq?|geq?|lt|gt|neq?|equiv|leqslant|geqslant|ll|gg|not)(?![a-zA-Z])")
-SEVERAL = re.compile(r"[,;|±∓]|\\(?:pm|mp|cup|lor|vee|land|wedge|text\{ ?(?:or|and) ?\})(?![a-zA-Z])|\b(?:or|and)\b")
+SEVERAL = re.compile(r"(?<!\\)[,;|±∓]|\\(?:pm|mp|cup|lor|vee|land|wedge|text\{ ?(?:or|and) ?\})(?![a-zA-Z])|\b(?:or|and)\b")
 """Signs of an approximation, of a bound, and of several values: who writes them gives something else than one exact value."""
 NAME = re.compile(r"[A-Za-z\\{}_ ()',]*|[A-Za-z][\w{}() ,']*")
 """What may stand before an equals sign without being a value."""
@@ -50,7 +51,7 @@ STYLES = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^
 SPELLINGS = (
     (STYLES, r"\1"),
     (re.compile(r"\{,\}(?:\\!)?|,\\!"), ","),
-    (re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°"), " degrees "),
+    (re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])|°"), " degrees "),
     (re.compile(r"\\!"), ""),
     (re.compile(r"\\[,;: ]|(?<!^)~"), " "),
     (re.compile(r"\\%"), "%"),
@@ -58,6 +59,8 @@ SPELLINGS = (
 )
 """Ways to write what is read as one: styles of type, groups of digits, degrees, blanks, percent, and short fractions."""
 FRAMES = (("\\(", "\\)"), ("\\[", "\\]"), ("\\boxed{", "}"), ("**", "**"), ('"', '"'), ("'", "'"), ("`", "`"))
+BRACKETS = (("\\left(", "\\right)"), ("(", ")"))
+"""What may stand around an answer, and around a number."""
 MOST_SIDES = 4
 """Sides of an equation that are still compared."""
 MOST_READ, MOST_NESTED = 400, 10
@@ -94,32 +97,42 @@ class Value:
     unit: str
 
 
-def read_value(text: str, constants: bool = True) -> Value | None:
-    """Read a normalised answer as one number, with a unit or without; None if it is anything else, such as a bound, several
-    numbers, or an expression with variables. `constants`: it may hold e and i."""
+def read_value(text: str, gold: Value | None = None) -> Value | None:
+    """Read a normalised reference or, with the reference `gold`, an answer as one number, with a unit or without; None if it is
+    anything else, such as a bound, several numbers, or an expression with variables. In a reference a blank parts the unit from
+    the number, and a letter is no unit; an answer may hold e and i only if the reference is no plain number."""
     text = strip_dress(text)
     end = EXPRESSION.match(text).end()  # type: ignore[union-attr]
     expression, unit = text[:end].strip(), text[end:].strip()
     if unit and not UNIT.fullmatch(unit):
         return None
+    if gold is None and unit[:1].isalpha() and (not unit[1:2].isalpha() or not text[end - 1 : end].isspace()):
+        return None
     unit = "%" if PERCENT.fullmatch(unit) else unit.casefold()
     if NO_UNIT.search(unit) or NO_EXPRESSION.search(expression) or not re.search(r"[0-9]|pi|[ei]\b", expression):
         return None
-    if not constants and re.search(r"\b[ei]\b", expression):
+    if gold is not None and gold.number is not None and re.search(r"\b[ei]\b", expression):
         return None
     number = Decimal(expression) if DECIMAL.fullmatch(expression) else read_rational(expression)
     return Value(expression, number, unit)
 
 
 def strip_dress(text: str) -> str:
-    """Strip from a normalised answer what does not change it: a frame, words that announce it, and styles of type."""
+    """Strip from a normalised number what does not change it: frames and brackets, words that announce it, styles of type."""
     for pattern, plain in SPELLINGS:
         text = pattern.sub(plain, text)
-    for opening, closing in FRAMES:
-        if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening):
-            text = text[len(opening) : -len(closing)].strip()
     lead = LEAD.match(text)
-    return normalise_answer(text[lead.end() :] if lead else text)
+    return strip_frames(text[lead.end() :] if lead else text, (*FRAMES, *BRACKETS))
+
+
+def strip_frames(text: str, frames: Sequence[tuple[str, str]] = FRAMES) -> str:
+    """Strip what stands around a whole answer, such as a box."""
+    text = text.strip()
+    for opening, closing in frames:
+        inner = text[len(opening) : len(text) - len(closing)]
+        if inner and text.startswith(opening) and text.endswith(closing) and min(_measure_depths(inner)) >= 0:
+            text = inner.strip()
+    return normalise_answer(text)
 
 
 def is_far(one: Decimal | Fraction, other: Decimal | Fraction) -> bool:
@@ -143,9 +156,9 @@ def is_refused(gold: str, answer: str) -> bool:
     seen or are no plain digits. What the reference has itself is allowed."""
     if len(answer) > max(MOST_READ, 4 * len(gold)) or (COSTLY.search(answer) and not COSTLY.search(gold)):
         return True
-    return _measure_depth(answer) > MOST_NESTED or any(
-        _is_odd(c, before) for before, c in pairwise(f" {answer}") if c not in gold
-    )
+    if max(_measure_depths(answer)) > max(MOST_NESTED, *_measure_depths(gold)):
+        return True
+    return any(_is_odd(character, before) for before, character in pairwise(f" {answer}") if character not in gold)
 
 
 def _is_odd(character: str, before: str) -> bool:
@@ -157,10 +170,9 @@ def _is_odd(character: str, before: str) -> bool:
     return unicodedata.category(character)[0] in "CM" or character.isnumeric()
 
 
-def _measure_depth(text: str) -> int:
-    """Return how deep brackets stand within brackets."""
-    depths = accumulate((c in "({[") - (c in ")}]") for c in text)
-    return max(depths, default=0)
+def _measure_depths(text: str) -> list[int]:
+    """Return for each character how many brackets are open behind it."""
+    return list(accumulate(((c in "({[") - (c in ")}]") for c in text), initial=0))
 
 
 def is_other_kind(gold: str, answer: str) -> bool:

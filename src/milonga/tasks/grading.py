@@ -43,6 +43,7 @@ from milonga.tasks.answers import (
     list_sides,
     normalise_answer,
     read_value,
+    strip_frames,
 )
 
 Kind = Literal["math", "gym"]
@@ -365,9 +366,10 @@ def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
     of expressions that must all be equal for it to be right."""
     if gold == answer:
         return True
+    gold, answer = _strip_name(gold), strip_frames(answer)
     if not answer or is_refused(gold, answer):
         return False
-    found = [_compare_side(_strip_name(gold), side) for side in list_sides(gold, answer)]
+    found = [_compare_side(gold, side) for side in list_sides(gold, answer)]
     if not found or False in found:
         return False
     return [pair for pair in found if not isinstance(pair, bool)] or True
@@ -382,7 +384,7 @@ def _strip_name(gold: str) -> str:
 def _compare_side(gold: str, answer: str) -> bool | Pair:
     value = read_value(gold)
     if value is not None:
-        given = read_value(answer, constants=value.number is None)
+        given = read_value(answer, value)
         if given is None:
             return False
         found = _compare_values(value, given)
