@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -104,11 +104,14 @@ def _list_roles() -> Iterator[Reader]:
         for dialect in DIALECTS:
             role = kind(dialect)
             name = f"{kind.__module__.removeprefix('milonga.')}.{kind.__name__}/{dialect}"
-            yield Reader(
-                name, lambda text, role=role: role.parse(text, make_target(role.dialect, text.count("\n").bit_length()))
-            )  # type: ignore[misc]
+            yield Reader(name, partial(parse_completion, role))
             if kind.parse_tool_call is not Role.parse_tool_call:
                 yield Reader(f"{name}/tool", role.parse_tool_call)
+
+
+def parse_completion(role: Role, text: str) -> object:
+    """Parse a text by a role, against a solution where it judges one."""
+    return role.parse(text, make_target(role.dialect, text.count("\n").bit_length()))
 
 
 def _find_roles(kind: type[Role]) -> Iterator[type[Role]]:
@@ -164,7 +167,7 @@ def _list_functions(module: ModuleType) -> Iterator[Reader]:
         if function.__module__ != module.__name__ or name.startswith("_"):
             continue
         first, *rest = [*inspect.signature(function).parameters.values(), None]
-        if first is None or first.name not in TEXTS or "str" not in str(first.annotation):
+        if first is None or first.name not in TEXTS or first.annotation not in ("str", "str | None"):
             continue
         place = f"{module.__name__}.{name}"
         if module.__name__ not in NO_READERS and place not in NO_READERS:
