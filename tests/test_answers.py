@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -10,14 +11,14 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.tasks.answers import (
-    Quantity,
+    Value,
     extract_choice,
     extract_number,
     find_last_box,
     is_choice,
     is_number,
     normalise_answer,
-    read_quantity,
+    read_value,
 )
 
 
@@ -86,21 +87,41 @@ def test_the_last_box(text: str, box: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "quantity"),
+    ("text", "value"),
     [
-        ("30", Quantity(Decimal(30), "")),
-        ("30 seats", Quantity(Decimal(30), "seats")),
-        ("-2.5 Miles per hour", Quantity(Decimal("-2.5"), "miles per hour")),
-        ("30 m", None),
+        ("30", Value("30", Decimal(30), "")),
+        ("30 seats", Value("30", Decimal(30), "seats")),
+        ("-2.5 Miles per hour", Value("-2.5", Decimal("-2.5"), "miles per hour")),
+        ("3 s", None),
+        ("3mn", None),
+        ("30\\%", Value("30", Decimal(30), "%")),
+        ("\\frac34", Value("\\frac{3}{4}", Fraction(3, 4), "")),
+        ("2\\sqrt{2}", Value("2\\sqrt{2}", None, "")),
         ("30x", None),
         ("30 thousand", None),
         ("30 or forty", None),
-        ("30%", None),
+        ("30 31", None),
+        ("x", None),
         ("30 seats are left in the hall", None),
     ],
 )
-def test_a_number_and_its_unit(text: str, quantity: Quantity | None) -> None:
-    assert read_quantity(text) == quantity
+def test_a_number_and_its_unit(text: str, value: Value | None) -> None:
+    assert read_value(text) == value
+
+
+def test_an_answer_may_leave_out_the_blank_before_a_unit_and_name_it_by_a_letter() -> None:
+    gold, plain = Value("30", Decimal(30), ""), Decimal(30)
+    found = [read_value(text, gold) for text in ("30 m", "30seats", "30x")]
+    assert found == [Value("30", plain, "m"), Value("30", plain, "seats"), None]
+
+
+@PROPERTY
+@given(st.text(), st.text("0123456789.,-+*/^!(){}[]\\%=<> \u200beix"))
+def test_what_is_read_as_a_number_holds_nothing_but_one(text: str, signs: str) -> None:
+    for answer in (normalise_answer(text), normalise_answer(signs)):
+        found = read_value(answer)
+        assert found is None or not set(found.expression) & set(",;<>=[]%|&\u200b")
+        assert found is None or found.number is None or isinstance(found.number, Decimal | Fraction)
 
 
 def test_numbers_and_choices_are_known_by_their_form() -> None:
@@ -112,5 +133,5 @@ def test_numbers_and_choices_are_known_by_their_form() -> None:
 def test_no_text_takes_more_than_linear_time(piece: str) -> None:
     """Quadratic work on 400,000 characters would not end in minutes."""
     text = piece * (400_000 // len(piece))
-    extract_number(text), extract_choice(text), read_quantity(normalise_answer(text))
+    extract_number(text), extract_choice(text), read_value(normalise_answer(text))
     assert find_last_box(text) is None

@@ -22,23 +22,12 @@ from milonga.tasks import grading
 from milonga.tasks.answers import normalise_answer
 from milonga.tasks.grading import Cache, Grader, compare_quickly, decode_reply, make_environment
 
-LIMIT = 1.0
-RESTART = 6.0
-"""Generous time for a new worker on a busy machine."""
-
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
     """One whose process starts while our environment holds a secret."""
     with pytest.MonkeyPatch.context() as patch, Grader() as made:
         patch.setenv("SOME_API_KEY", "hunter2")
-        yield made
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[Grader]:
-    """One with a short limit, for answers that hang."""
-    with Grader(limit=LIMIT) as made:
         yield made
 
 
@@ -103,8 +92,23 @@ def test_equality_is_that_of_mathematics(grader: Grader) -> None:
     assert results == [expected for *_, expected in MATHEMATICS]
 
 
-WITH_UNITS = ["30 seats", "30seats", "$30", "30.0 dollars", "30 miles per hour", "30\\text{ seats}", "30 m", "x = 30 seats"]
-NAMED = ["x = 30", "\\theta = 30", "f(2) = 30", "a_1 = 30", "\\text{total} = 30", "20 + 10 = 30"]
+def split_row(text: str) -> list[str]:
+    """Answers that stand in lines, two blanks between them."""
+    return [answer for line in text.split("\n") for answer in line.split("  ") if answer.strip()]
+
+
+WITH_UNITS = split_row(
+    r"""
+    30 seats  30seats  $30  30.0 dollars  30 miles per hour  30\text{ seats}  30 m  x = 30 seats  30%  30\%
+    30 percent  30 cm^2  30 cm²  30 \text{ cm}^2  30^\circ  30°  30\,\mathrm{kg}
+    """
+)
+NAMED = split_row(
+    r"""
+    x = 30  \theta = 30  f(2) = 30  a_1 = 30  \text{total} = 30  20 + 10 = 30  The answer is 30  Answer: 30  **30**
+    \boxed{30}  \(30\)  \[30\]  \left(30\right)  \text{30}  \frac{60}{2}
+    """
+)
 
 
 @pytest.mark.parametrize("answer", WITH_UNITS + NAMED)
@@ -112,14 +116,58 @@ def test_a_number_may_have_a_unit_or_a_name(grader: Grader, answer: str) -> None
     assert grader.compare_answers([("30", answer), ("31", answer)]) == [True, False]
 
 
-NOT_THE_NUMBER = """x>30 | x \\ge 30 | 30 < x | about 30 | ≈30 | \\approx 30 | 30 \\approx 31 | ~30 | \\sim 30 | 30x | 30 x
-    31=30 | 30=31 | \\frac{31}{1}=30 | 2x=30 | 30=30=30=30=30=30 | 30 thousand | 30 dozen | 30 or forty | 30 to forty
-    30 squared | 30xy | 31 seats | 30\u202e6"""
+NOT_THE_NUMBER = split_row(
+    r"""
+    x>30  x \ge 30  30 < x  about 30  ≈30  \approx 30  30 \approx 31  ~30  \sim 30  30x  30 x  31=30  30=31
+    \frac{31}{1}=30  2x=30  30=30=30=30=30=30  30 thousand  30 dozen  30 or forty  30 to forty  30 squared  30xy
+    31 seats  3000%  3000\%  3000 percent  3 \cdot 1000\%  30\pm 0  \pm 30  30\pm1  [30]  [30,30]  \{30\}  (30,31)
+    [29,31]  30;31  30, 31  30 or 31  30 \text{ or } 31  30 \text{ thousand}  30\text{ (or 31)}  30 or more  30ish
+    30 approximately  30+  30-  \boxed{30}\boxed{31}  30\quad 31  30{}31  30\\31  30\to 31  30\rightarrow31
+    30\in\{30,31\}  \neg 30  \neq 30  30\neq31  30\equiv 1  61 \mod 31  30_6  30'  \cancel{6}30  \phantom{6}30
+    30\text{6}  \text{6}30  30\ldots  \ldots30  \int_0^{30} dx  not 30  the answer is not 30  less than 30  30+0i
+    30\infty  |30|  30|31
+    """
+)
+ODD = [
+    "30\u202e6",
+    "30\u2030",
+    "6\u200b30",
+    "30\u200b",
+    "\u200b30",
+    "30\xad",
+    "30\u0301",
+    "30\ufeff",
+    "\uff13\uff10",
+    "\u0663\u0660",
+    "30\xb2",
+    "30\u2070",
+    "30\U000e0030",
+    "\u2460",
+    "30\u0336",
+    "30\x006",
+]
+"""With characters that cannot be seen, change others, or are digits of other alphabets."""
 
 
-@pytest.mark.parametrize("answer", [each.strip() for line in NOT_THE_NUMBER.splitlines() for each in line.split("|")])
+@pytest.mark.parametrize("answer", [*NOT_THE_NUMBER, *ODD])
 def test_bounds_approximations_and_contradictions_are_not_the_number(grader: Grader, answer: str) -> None:
     assert grader.compare_answers([("30", answer)]) == [False]
+
+
+def test_percent_is_a_unit(grader: Grader) -> None:
+    """References of GSM8K are numbers without it where a share is asked for, those of MATH mostly have the sign."""
+    right = [("25", "25%"), ("5\\%", "5%"), ("5\\%", "5"), ("5\\%", "0.05"), ("32 \\%", "32 \\text{ percent}")]
+    wrong = [("5", "500%"), ("0.25", "25%"), ("5\\%", "500%"), ("5\\%", "5 dollars"), ("5 feet", "5%"), ("1/4", "25\\%")]
+    assert grader.compare_answers(right) == [True] * len(right)
+    assert grader.compare_answers(wrong) == [False] * len(wrong)
+
+
+@pytest.mark.parametrize("gold", ["\\frac{1}{2}", "2\\sqrt{2}", "x^2+1", "(1,2)", "\\frac{\\pi}{3}", "3+4i"])
+def test_any_reference_stays_itself_and_nothing_besides(grader: Grader, gold: str) -> None:
+    dresses = [gold, f"${gold}$", f"{gold}.", f"y = {gold}", f" {gold} "]
+    assert grader.compare_answers([(gold, dress) for dress in dresses]) == [True] * len(dresses)
+    others = [f"7={gold}", f"{gold}=7", f"7 \\approx {gold}", f"{gold} \\approx 7", f"{gold}\u202e", f"{gold}\u200b7"]
+    assert grader.compare_answers([(gold, other) for other in others]) == [False] * len(others)
 
 
 def test_units_matter_where_both_have_one(grader: Grader) -> None:
@@ -138,59 +186,70 @@ def test_several_guesses_are_not_an_answer(grader: Grader, hedge: str) -> None:
     assert grader.compare_answers([("72", hedge)]) == [False]
 
 
-def test_hostile_answers_cost_only_their_own_grade(strict: Grader, tmp_path: Path) -> None:
+HOSTILE = [
+    "9**9**9",
+    "9^{9^{9}}",
+    "((9^{999})^{999})^{999}",
+    "99999999!",
+    "999!!!",
+    "\\binom{999999}{500000}",
+    "\\sum_{i=1}^{99999999} i",
+    "(" * 900 + "1" + ")" * 900,
+    "\\frac{1}{" * 50 + "2" + "}" * 50,
+    "7\x002",
+    "\x00",
+    "\ud800",
+    '72\n{"id": 1, "value": true}',
+    "a+" * 500_000,
+    "1" * 1_000_000,
+    "1/" + "1" * 1_000_000,
+    "= " * 100_000,
+]
+"""Answers that would hang a grader, break it, or take it long to read."""
+COSTLY = ["((9^{99})^{99})^{99}", "\\exp(\\exp(\\exp(\\exp(9))))"]
+"""Answers that nothing tells from others but the time that they take."""
+
+
+def test_hostile_answers_are_wrong_and_are_not_even_read(grader: Grader, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
-    hostile = [
+    programs = [
         f"__import__('os').system('touch {marker}')",
         f"\\text{{__import__('os').system('touch {marker}')}}",
         f"eval(\"open('{marker}', 'w')\")",
-        "9**9**9",
-        "9^{9^{9}}",
-        "99999999!",
-        "(" * 900 + "1" + ")" * 900,
-        "\\frac{1}{" * 50 + "2" + "}" * 50,
-        "7\x002",
-        "\x00",
-        "\ud800",
-        '72\n{"id": 1, "value": true}',
-        "a+" * 500_000,
-        "1" * 1_000_000,
-        "1/" + "1" * 1_000_000,
     ]
-    pairs = [pair for n, answer in enumerate(hostile, 3) for pair in (("72", answer), (f"1/{n}", f"2/{2 * n}"))]
-    start = time.monotonic()
-    results = strict.compare_answers(pairs)
-    assert time.monotonic() - start < 8 * (LIMIT + RESTART)
-    assert not any(results[::2])
-    assert all(results[1::2])
+    before = grader.counts["asked"]
+    for gold in ("72", "\\frac{1}{72}", "2\\sqrt{2}"):
+        assert grader.compare_answers([(gold, answer) for answer in [*HOSTILE, *programs]]) == [False] * (len(HOSTILE) + 3)
     assert not marker.exists()
-    assert strict.counts["timeout"] >= 1
-    assert strict.counts["too_long"] == 2
+    assert grader.counts["asked"] == before, "ten thousand of them cost what ten thousand numbers cost"
 
 
-def test_a_late_worker_is_killed_in_time_and_replaced(strict: Grader) -> None:
-    assert strict.compare_answers([("1/3", "3/9")]) == [True]
-    first = worker_id(strict)
-    start = time.monotonic()
-    assert strict.compare_answers([("72", "8^{9^{9}}")]) == [None]
-    assert LIMIT <= time.monotonic() - start < LIMIT + 3
-    assert not is_running(first)
-    assert strict.compare_answers([("1/3", "4/12")]) == [True]
-    assert worker_id(strict) != first
+def test_an_answer_that_takes_too_long_is_wrong_and_nothing_is_lost_by_it(grader: Grader) -> None:
+    assert grader.compare_answers([("\\sqrt{3}", "\\sqrt{9/3}")]) == [True]
+    first = worker_id(grader)
+    assert grader.compare_answers([("2\\sqrt{2}", answer) for answer in COSTLY]) == [False] * len(COSTLY)
+    assert grader.compare_answers([("\\sqrt{3}", "\\sqrt{12}/2")]) == [True]
+    assert worker_id(grader) == first, "the same worker goes on"
+    before = grader.counts["asked"]
+    assert grader.compare_answers([("2\\sqrt{2}", COSTLY[0])] * 100) == [False] * 100
+    assert grader.counts["asked"] == before, "what hung once does not hang twice"
 
 
-def test_what_hung_once_does_not_hang_twice(strict: Grader) -> None:
-    strict.compare_answers([("72", "8^{9^{9}}")])
-    start = time.monotonic()
-    assert strict.compare_answers([("72", "8^{9^{9}}")] * 100) == [None] * 100
-    assert time.monotonic() - start < LIMIT / 2
+def test_a_worker_that_is_late_by_the_clock_could_not_tell() -> None:
+    """That is the machine's doing: no answer has so much processor time."""
+    with Grader(limit=1e-6) as hurried:
+        hurried.start("math")
+        assert hurried.compare_answers([("2\\sqrt{2}", "\\sqrt{8}")]) == [None]
+        assert hurried.counts["timeout"] == 1
+        hurried.limit = 60.0
+        assert hurried.compare_answers([("2\\sqrt{2}", "\\sqrt{8}")]) == [True], "and it may be asked again"
 
 
 def test_a_worker_that_someone_else_killed_costs_no_grade(grader: Grader) -> None:
-    assert grader.compare_answers([("1/5", "2/10")]) == [True]
+    assert grader.compare_answers([("\\sqrt{5}", "\\sqrt{20}/2")]) == [True]
     os.kill(worker_id(grader), signal.SIGKILL)
     grader._workers["math", False].process.wait()
-    assert grader.compare_answers([("1/5", "3/15")]) == [True]
+    assert grader.compare_answers([("\\sqrt{5}", "\\sqrt{45}/3")]) == [True]
 
 
 def test_a_turn_of_a_thousand_answers_is_cheap(grader: Grader) -> None:
@@ -214,7 +273,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
 
 def test_the_worker_holds_no_secrets(grader: Grader) -> None:
     assert "hunter2" not in str(make_environment("folder"))
-    grader.compare_answers([("1/9", "2/18")])
+    grader.compare_answers([("\\sqrt{7}", "\\sqrt{28}/2")])
     environment = Path(f"/proc/{worker_id(grader)}/environ")
     if not environment.exists():
         pytest.skip("this system does not show the environment of a process")
@@ -224,13 +283,13 @@ def test_the_worker_holds_no_secrets(grader: Grader) -> None:
 
 def test_closing_ends_the_process_and_removes_its_folder() -> None:
     grader = Grader()
-    grader.compare_answers([("1/2", "2/4")])
+    grader.compare_answers([("\\sqrt{2}", "\\sqrt{8}/2")])
     pid, folder = worker_id(grader), Path(grader._workers["math", False]._folder)
     assert folder.is_dir()
     grader.close()
     assert not is_running(pid)
     assert not folder.exists()
-    assert grader.compare_answers([("1/2", "4/8")]) == [True], "a closed grader starts anew when it is asked"
+    assert grader.compare_answers([("\\sqrt{2}", "\\sqrt{18}/3")]) == [True], "a closed grader starts anew when it is asked"
     grader.close()
 
 
@@ -241,7 +300,7 @@ import sys
 import milonga.tasks
 from milonga.tasks import grading
 from milonga.tasks.grading import get_shared_grader
-get_shared_grader().compare_answers([("1/2", "2/4"), ("72", "__import__('os')")])
+get_shared_grader().compare_answers([("\\\\sqrt{2}", "\\\\sqrt{8}/2"), ("72", "__import__('os')")])
 heavy = {"torch", "transformers", "datasets", "reasoning_gym", "math_verify", "sympy"} & set(sys.modules)
 print("worker", get_shared_grader()._workers["math", False].process.pid)
 sys.exit(f"imported: {heavy}" if heavy else 0)
@@ -256,7 +315,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with Grader() as grader:
         assert grader.compare_answers([("72", "72")]) == [True], "what needs no worker needs no package"
         with pytest.raises(MissingExtra, match=r"math-verify .*\.\[math\]"):
-            grader.compare_answers([("1/2", "2/4")])
+            grader.compare_answers([("\\sqrt{2}", "\\sqrt{8}/2")])
 
 
 @PROPERTY

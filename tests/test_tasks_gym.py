@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,7 +195,6 @@ HOSTILE = [
     "exit()",
     "[0] * 10 ** 12",
     "9**9**9",
-    "__import__('time').sleep(60)",
     "(" * 300 + ")" * 300,
     "1\x002",
     "[" * 500_000 + "]" * 500_000,
@@ -210,13 +208,18 @@ def test_hostile_answers_reach_nothing(grader: Grader, tmp_path: Path, confined:
         request.getfixturevalue("isolated")
     marker = tmp_path / "ran"
     answers = [text.replace("{marker}", str(marker)).replace("{parent}", str(os.getpid())) for text in HOSTILE]
-    before = grader.counts["timeout"]
-    start = time.monotonic()
-    scores = grader.score("spiral_matrix", {}, [(1, 0, answer) for answer in answers], alone=True, confined=confined)
-    assert time.monotonic() - start < 60
-    assert not any(score is not None and score > 0.5 for score in scores)
-    assert grader.counts["timeout"] >= before + 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grader, "limit", 60.0)  # on the clock: what ends them is their processor time
+        scores = grader.score("spiral_matrix", {}, [(1, 0, answer) for answer in answers], alone=True, confined=confined)
+    assert all(score is not None and score < 0.5 for score in scores)
     assert not marker.exists()
+
+
+def test_who_waits_is_ended_by_the_clock(grader: Grader) -> None:
+    """No such answer is shown to a grader by its task: it is no computation."""
+    before = grader.counts["timeout"]
+    assert grader.score("spiral_matrix", {}, [(1, 0, "__import__('time').sleep(60)")], alone=True) == [None]
+    assert grader.counts["timeout"] == before + 1
 
 
 @pytest.mark.usefixtures("isolated")
@@ -243,10 +246,10 @@ def test_an_answer_cannot_change_how_the_next_one_is_graded(grader: Grader) -> N
     assert grader.score("spiral_matrix", {}, [(1, 1, patch), (1, 1, "wrong")], alone=True)[1] == 0.0
 
 
-def test_a_grader_that_fails_could_not_tell(grader: Grader) -> None:
+def test_an_answer_on_which_its_grader_fails_is_wrong(grader: Grader) -> None:
     task = gym(grader, "prime_factorization")
     problem = task.problem("train", 0)
-    assert task.grade(problem, "many primes", ()).correct is None
+    assert task.grade(problem, "many primes", ()).correct is False
     assert task.grade(problem, problem.answer, ()).correct is True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import Any
 
 MOST_WORDS = 4000
@@ -43,19 +42,37 @@ def clip_text(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
 
 
-def edit_distance(left: str, right: str) -> int:
-    """Return the Levenshtein distance: characters to insert, delete or replace."""
-    row = list(range(len(right) + 1))
+def edit_distance(left: str, right: str, most: int = 1000) -> int:
+    """Return the Levenshtein distance, characters to insert, delete or replace; `most` if it is more. Only so much of the table
+    is computed: time grows with the text, times `most`."""
+    if abs(len(left) - len(right)) >= most:
+        return most
+    row = {j: j for j in range(min(len(right), most) + 1)}
     for i, a in enumerate(left, 1):
-        before, row = row, [i]
-        for j, b in enumerate(right, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
-    return row[-1]
+        before, row = row, {0: i} if i <= most else {}
+        for j in range(max(1, i - most), min(len(right), i + most) + 1):
+            least = min(before.get(j, most), row.get(j - 1, most)) + 1
+            row[j] = min(least, before.get(j - 1, most) + (a != right[j - 1]), most)
+    return min(row[len(right)], most)
 
 
 def compare_words(one: str, other: str) -> float:
     """Return how similar two texts are, from 0 to 1: twice the words and signs that match in order, over those of both."""
-    return SequenceMatcher(None, _split_words(one), _split_words(other), autojunk=False).ratio()
+    left, right = _split_words(one), _split_words(other)
+    return 2 * _count_common(left, right) / (len(left) + len(right)) if left or right else 1.0
+
+
+def _count_common(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence: one long number, a bit for each word of the left, goes through the
+    right word by word, so that no list of words takes long."""
+    places: dict[str, int] = {}
+    for at, word in enumerate(left):
+        places[word] = places.get(word, 0) | 1 << at
+    rest = whole = (1 << len(left)) - 1
+    for word in right:
+        met = rest & places.get(word, 0)
+        rest = (rest + met | rest - met) & whole
+    return len(left) - rest.bit_count()
 
 
 def longest_common_run(one: str, other: str) -> int:

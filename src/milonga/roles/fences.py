@@ -22,7 +22,7 @@ from milonga.types import Parsed, Solution
 MARK = "```"
 INLINE = re.compile(r"`([^`\n]+)`")
 CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\((?P<inner>.*)\)", re.DOTALL)
-NAMED = re.compile(r"(^|[,(\n])\s*[A-Za-z_]\w*\s*=(?!=)")
+NAMED = re.compile(r"(^|[,(\n])[^\S\n]*[A-Za-z_]\w*\s*=(?!=)")
 """The name before an argument or a value: `n = 3`."""
 COMMENT = re.compile(r"(?<!\s)[ \t]+#[^'\"\n]*$", re.MULTILINE)
 NUMBER = re.compile(r"\s*(?:\d{1,3}[.):]|[-*•])\s+")
@@ -126,7 +126,8 @@ def clean_arguments(text: str) -> str | None:
 
 def list_items(text: str) -> list[str]:
     """List the lines of a text that are not empty, without the marks of a list."""
-    return [NUMBER.sub("", line, count=1).strip() for line in text.split("\n") if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
+    return [line[mark.end() if (mark := NUMBER.match(line)) else 0 :].strip() for line in lines]
 
 
 def parse_named_answer(text: str, name: Literal["input", "output"], thought_steps: bool) -> Parsed:

@@ -76,7 +76,7 @@ def find_steps(text: str, start: int = 0, end: int | None = None) -> list[tuple[
     for block in _split_blocks(text, start, end):
         before = blocks[-1] if blocks else None
         if before is not None and (_is_formula(block.text) or _is_title(before.text)):
-            blocks[-1] = _Line(before.start, block.end, text[before.start : block.end])
+            blocks[-1] = _Line(before.start, block.end, "")  # neither a formula nor a title: its text is not looked at again
         else:
             blocks.append(block)
     if len(blocks) > 1 and _is_title(blocks[-1].text):
@@ -212,6 +212,7 @@ def read_verdicts(text: str, count: int) -> Verdicts:
     steps: dict[int, Verdict] = {}
     ends: dict[int, int] = {}
     finals: list[Verdict] = []
+    last = 0
     sections = _find_sections(text)
     for section in sections:
         verdict = _find_verdict(text, section.start, section.end)
@@ -219,8 +220,9 @@ def read_verdicts(text: str, count: int) -> Verdicts:
             continue
         if section.kind == "final":
             finals.append(verdict)
-        elif max(steps, default=0) < section.number <= count:
-            steps[section.number], ends[section.number] = verdict, section.end
+        elif last < section.number <= count:
+            last = section.number
+            steps[last], ends[last] = verdict, section.end
     # Who says both says nothing.
     final = finals[0] if len({verdict.right for verdict in finals}) == 1 else None
     if not any(section.kind == "step" for section in sections):

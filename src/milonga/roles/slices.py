@@ -68,7 +68,8 @@ def _find_starts(steps: Sequence[str], length: int) -> list[int]:
     for at, step in enumerate(steps):
         room -= len(step)
         if room < 0 or not starts:
-            starts, room = [*starts, at], length - len(step)
+            starts.append(at)
+            room = length - len(step)
     return starts
 
 

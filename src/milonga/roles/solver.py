@@ -10,7 +10,7 @@ from typing import cast
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.prose import CLOSE, find_steps, find_thought, find_thought_end, skip_thought
-from milonga.roles.tags import find_boxed, find_frame, find_loose_frame, find_tags
+from milonga.roles.tags import cut_tags, find_boxed, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.sandbox import Outcome, Program
 from milonga.tasks.answers import find_last_box
@@ -206,7 +206,7 @@ def _score_tagged(frame: re.Match[str], steps: int) -> float:
     """Score the format of a completion that is nothing but its two tags."""
     boxes = [box for box in find_boxed(frame[2]) if box.strip()]
     score = 1.0 - 0.8 * (len(boxes) != 1) - 0.8 * (steps == 0)
-    if re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
+    if cut_tags(frame[1], "step").strip():
         score -= 0.4
     return max(0.0, score)
 
@@ -225,7 +225,7 @@ def parse_program(text: str) -> Parsed:
     value = Solution(tuple(step.body.strip() for step in steps), tuple(step.end for step in steps), answer)
     if answer is None or not steps:
         return Parsed(value, 0.2 if exact else 0.0, "no program" if answer is None else "no steps")
-    outside = re.sub(r"<step>.*?</step>", "", work.body, flags=re.DOTALL).strip()
+    outside = cut_tags(work.body, "step").strip()
     return Parsed(value, (0.6 if outside else 1.0) if exact else 0.0)
 
 

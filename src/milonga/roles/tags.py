@@ -1,10 +1,10 @@
-"""Small parsers shared by the tagged grammars."""
+"""Small parsers shared by the tagged grammars. Each goes over its text once: tags are looked for one behind the other."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,33 @@ class Tagged:
 
 def find_tags(text: str, tag: str, offset: int = 0) -> list[Tagged]:
     """Find all non-nested occurrences of a tag. `offset` is added to the places, for text cut out of a larger one."""
-    pattern = re.compile(rf"<{tag}>(.*?)</{tag}>", re.DOTALL)
-    return [Tagged(m.group(1), offset + m.start(), offset + m.end()) for m in pattern.finditer(text)]
+    found: list[Tagged] = []
+    end = 0
+    while (one := _find_tag(text, tag, end)) is not None:
+        found.append(replace(one, start=offset + one.start, end=offset + one.end))
+        end = one.end
+    return found
+
+
+def cut_tags(text: str, tag: str) -> str:
+    """Cut all occurrences of a tag out of a text, and return what stands around them."""
+    found = find_tags(text, tag)
+    starts, ends = [tag.start for tag in found], [tag.end for tag in found]
+    return "".join(text[a:b] for a, b in zip([0, *ends], [*starts, len(text)], strict=True))
+
+
+def find_sequence(text: str, *tags: str) -> list[str] | None:
+    """Find the bodies of tags that are the whole text, one behind the other in this order, each exactly once."""
+    if any(text.count(mark) != 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>")):
+        return None
+    found, end = [], 0
+    for tag in tags:
+        one = _find_tag(text, tag, end)
+        if one is None or text[end : one.start].strip():
+            return None
+        found.append(one.body)
+        end = one.end
+    return None if text[end:].strip() else found
 
 
 def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:

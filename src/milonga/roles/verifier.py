@@ -15,7 +15,7 @@ import numpy as np
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.prose import Verdict, read_verdicts
 from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_rollout
-from milonga.roles.tags import find_frame, find_loose_frame, find_tags
+from milonga.roles.tags import cut_tags, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
@@ -227,7 +227,7 @@ def parse_tagged(text: str, last: str = "final_verification", word: Callable[[st
     if frame is None:
         return _Verdicts(False, [], [], None, False)
     checks = find_tags(frame[0].body, "step", frame[0].start + len("<step_verification>"))
-    outside = re.sub(r"<step>.*?</step>", "", frame[0].body, flags=re.DOTALL).strip()
+    outside = cut_tags(frame[0].body, "step").strip()
     verdicts = [parse_verdict(check.body) for check in checks]
     exact = find_frame(text, "step_verification", last) is not None
     return _Verdicts(exact, verdicts, [check.end for check in checks], word(frame[1].body), not outside)

@@ -6,28 +6,70 @@ Every pattern here is linear in its text: nothing in it can be repeated in two w
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from itertools import accumulate, pairwise
 
-QUANTITY = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<unit> ?[A-Za-z]{2,}(?: [A-Za-z]+){0,3})?")
-"""A number, and its unit of one to four words. A single letter may be a variable."""
+FUNCTIONS = (
+    "frac|dfrac|tfrac|cfrac|sqrt|cdot|times|div|pi|left|right|log|ln|exp|sin|cos|tan|arcsin|arccos|arctan|binom|overline"
+)
+EXPRESSION = re.compile(
+    rf"(?:[-0-9.+*/^!(){{}}\s]|\\(?:{FUNCTIONS})(?![A-Za-z])|\b(?:pi|sqrt|[ei])(?![A-Za-z])|(?<=sqrt)\[[0-9]\]|(?<=log)_)*"
+)
+"""The signs of which one number is written. Whatever else stands in an answer makes another thing of it, or several."""
+NO_EXPRESSION = re.compile(r"[0-9.](?:\s|\{\s*\})+[0-9.]|[-+*/^(_]\s*\Z")
+"""Two numbers side by side, and what is not finished."""
+UNIT = re.compile(r"(?:[A-Za-z]{2,}|[mgshLNJWVKCF](?![A-Za-z]))(?:[ /][A-Za-z]+){0,3}(?:\^?\{?[23]\}?|[²³])?|[%€£¥]")
+"""A unit of one to four words. Most single letters may be variables."""
 NO_UNIT = re.compile(
     r"\b(?:(?:dozen|hundred|thousand|million|billion|trillion|quarter|third|fifth|sixth|eighth|tenth|hundredth)s?|half|halves|gross"
-    r"|percent|pi|and|or|to|not|but|if|plus|minus|times|over|by|mod|squared|cubed|factorial|more|less|fewer|than|least|most|at|up"
-    r"|until|from|for|above|below|about|around|almost|nearly|roughly|[a-cx-z]{2,})\b",
+    r"|pi|and|or|to|not|but|if|plus|minus|times|over|by|mod|squared|cubed|factorial|more|less|fewer|than|least|most|at|up|ish"
+    r"|until|from|for|above|below|about|around|almost|nearly|roughly|approx(?:imately)?|maybe|perhaps|possibly|probably"
+    r"|[a-cx-z]{2,})\b",
     re.IGNORECASE,
 )
 """Words behind a number that make another one of it, several, or a bound; the last are products of variables, `30xy`."""
-RELATION = re.compile(r"\A~|[<>≤≥≈≃≅∼≠]|\\(?:approx|simeq|sim|cong|leq?|geq?|lt|gt|neq?|doteq|equiv)(?![a-zA-Z])")
-"""What makes a bound or an approximation of a number."""
+PERCENT = re.compile(r"%|per ?cent|percentage", re.IGNORECASE)
 RATIONAL = re.compile(
     r"(?P<sign>[+-]?) ?(?:(?P<number>[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?: ?/ ?(?P<under>[0-9]{1,40}))?"
     r"|\\[dt]?frac ?(?:\{(?P<top>[0-9]{1,40})\} ?\{(?P<bottom>[0-9]{1,40})\}|(?P<digit>[0-9])(?P<other>[0-9])))"
 )
 """A plain number, or a fraction of two: `3/4`, `\\frac{3}{4}`, `\\frac34`."""
-NAME = re.compile(r"[A-Za-z\\{}_ ()']*|[A-Za-z][\w{}() ,']*")
+DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+APPROXIMATE = re.compile(r"\A~|[≈≃≅∼≐]|\\(?:approx|simeq|sim|cong|doteq|thickapprox|thicksim)(?![a-zA-Z])")
+ORDER = re.compile(r"[<>≤≥≠]|\\(?:leq?|geq?|lt|gt|neq?|equiv|leqslant|geqslant|ll|gg|not)(?![a-zA-Z])")
+SEVERAL = re.compile(r"(?<!\\)[,;|±∓]|\\(?:pm|mp|cup|lor|vee|land|wedge|text\{ ?(?:or|and) ?\})(?![a-zA-Z])|\b(?:or|and)\b")
+"""Signs of an approximation, of a bound, and of several values: who writes them gives something else than one exact value."""
+NAME = re.compile(r"[A-Za-z\\{}_ ()',]*|[A-Za-z][\w{}() ,']*")
 """What may stand before an equals sign without being a value."""
+LEAD = re.compile(r"[A-Za-z][A-Za-z ']{0,60}(?:(?<= is)|(?<= are)|(?<= equals)|:)(?![A-Za-z])\s*")
+"""Words that announce an answer: "The answer is"."""
+STYLES = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]*)\}")
+SPELLINGS = (
+    (STYLES, r"\1"),
+    (re.compile(r"\{,\}(?:\\!)?|,\\!"), ","),
+    (re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])|°"), " degrees "),
+    (re.compile(r"\\!"), ""),
+    (re.compile(r"\\[,;: ]|(?<!^)~"), " "),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\\([dtc]?frac) ?([0-9]) ?([0-9])"), r"\\\1{\2}{\3}"),
+)
+"""Ways to write what is read as one: styles of type, groups of digits, degrees, blanks, percent, and short fractions."""
+FRAMES = (("\\(", "\\)"), ("\\[", "\\]"), ("\\boxed{", "}"), ("**", "**"), ('"', '"'), ("'", "'"), ("`", "`"))
+BRACKETS = (("\\left(", "\\right)"), ("(", ")"))
+"""What may stand around an answer, and around a number."""
+MOST_SIDES = 4
+"""Sides of an equation that are still compared."""
+MOST_READ, MOST_NESTED = 400, 10
+"""Characters of an answer, unless the reference is long too, and brackets within brackets, that are read as mathematics."""
+COSTLY = re.compile(
+    r"(?:\^|\*\*)[\s{(+-]*[0-9]{4}|(?:\^|\*\*)\s*(?:\{[^{}^]*|\([^()^]*|[0-9A-Za-z]\s*)(?:\^|\*\*)"
+    r"|[)}]\s*(?:\^|\*\*)[\s{(]*[0-9]{3}|[0-9]{4}[\s)}]*!|![\s)}]*!|\\binom\{?[0-9]{4}|\\(?:sum|prod|int)(?![a-z])|[0-9]{100}"
+)
+"""Powers of powers and the like, which cost more to compute than any answer is worth."""
 GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
 LONGEST = 100_000
 """Characters of an answer that are looked at; no longer one is right."""
@@ -41,25 +83,106 @@ CHOICE = re.compile(r"\(([A-J])\)|\b[Aa]nswer(?: is)?:? ?(?:\*\*)?([A-J])\b")
 def normalise_answer(text: str) -> str:
     """Normalise an answer: remove white space around, dollar signs, trailing dots and commas that group digits."""
     text = text[: LONGEST + 1] if len(text) > LONGEST else text
-    text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
+    text = text.replace("\\$", "").replace("$", "").replace("−", "-").strip().rstrip(".").rstrip()
     return GROUPED.sub(lambda match: match[0].replace(",", ""), text)
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """A number with its unit, which is empty for a plain one."""
+class Value:
+    """One number as somebody wrote it: the expression, its number if it is one or a fraction of two, and its unit ("" if there
+    is none, "%" for percent)."""
 
-    number: Decimal
+    expression: str
+    number: Decimal | Fraction | None
     unit: str
 
 
-def read_quantity(text: str) -> Quantity | None:
-    """Read a normalised answer as a number, with a unit or without; None if it is anything else."""
-    found = QUANTITY.fullmatch(text)
-    if found is None:
+def read_value(text: str, gold: Value | None = None) -> Value | None:
+    """Read a normalised reference or, with the reference `gold`, an answer as one number, with a unit or without; None if it is
+    anything else, such as a bound, several numbers, or an expression with variables. In a reference a blank parts the unit from
+    the number, and a letter is no unit; an answer may hold e and i only if the reference is no plain number."""
+    text = strip_dress(text)
+    end = EXPRESSION.match(text).end()  # type: ignore[union-attr]
+    expression, unit = text[:end].strip(), text[end:].strip()
+    if unit and not UNIT.fullmatch(unit):
         return None
-    unit = (found["unit"] or "").strip().casefold()
-    return None if NO_UNIT.search(unit) else Quantity(Decimal(found["number"]), unit)
+    if gold is None and unit[:1].isalpha() and (not unit[1:2].isalpha() or not text[end - 1 : end].isspace()):
+        return None
+    unit = "%" if PERCENT.fullmatch(unit) else unit.casefold()
+    if NO_UNIT.search(unit) or NO_EXPRESSION.search(expression) or not re.search(r"[0-9]|pi|[ei]\b", expression):
+        return None
+    if gold is not None and gold.number is not None and re.search(r"\b[ei]\b", expression):
+        return None
+    number = Decimal(expression) if DECIMAL.fullmatch(expression) else read_rational(expression)
+    return Value(expression, number, unit)
+
+
+def strip_dress(text: str) -> str:
+    """Strip from a normalised number what does not change it: frames and brackets, words that announce it, styles of type."""
+    for pattern, plain in SPELLINGS:
+        text = pattern.sub(plain, text)
+    lead = LEAD.match(text)
+    return strip_frames(text[lead.end() :] if lead else text, (*FRAMES, *BRACKETS))
+
+
+def strip_frames(text: str, frames: Sequence[tuple[str, str]] = FRAMES) -> str:
+    """Strip what stands around a whole answer, such as a box."""
+    text = text.strip()
+    for opening, closing in frames:
+        inner = text[len(opening) : len(text) - len(closing)]
+        if inner and text.startswith(opening) and text.endswith(closing) and min(_measure_depths(inner)) >= 0:
+            text = inner.strip()
+    return normalise_answer(text)
+
+
+def is_far(one: Decimal | Fraction, other: Decimal | Fraction) -> bool:
+    """Whether two numbers differ by more than rounding could explain."""
+    left, right = Fraction(one), Fraction(other)
+    return abs(left - right) > max(Fraction(1), abs(left), abs(right)) / 1000
+
+
+def list_sides(gold: str, answer: str) -> list[str]:
+    """List what an answer says to be equal to the reference: the sides of its equation, but for a name on the left. Who writes
+    `6 = 5` says two things. Empty if there are too many; the answer itself where the reference is an equation."""
+    if "=" in gold or "=" not in answer:
+        return [answer]
+    sides = [side.strip() for side in answer.split("=", MOST_SIDES + 1)]
+    values = sides[1:] if NAME.fullmatch(sides[0]) else sides
+    return values if len(values) <= MOST_SIDES else []
+
+
+def is_refused(gold: str, answer: str) -> bool:
+    """Whether an answer is wrong before it is read: too long or too deep, costly to compute, or with characters that cannot be
+    seen or are no plain digits. What the reference has itself is allowed."""
+    if len(answer) > max(MOST_READ, 4 * len(gold)) or (COSTLY.search(answer) and not COSTLY.search(gold)):
+        return True
+    if max(_measure_depths(answer)) > max(MOST_NESTED, *_measure_depths(gold)):
+        return True
+    return any(_is_odd(character, before) for before, character in pairwise(f" {answer}") if character not in gold)
+
+
+def _is_odd(character: str, before: str) -> bool:
+    """Whether a character is invisible, changes another, or is a digit of another alphabet. Powers of units are not odd."""
+    if character.isascii():
+        return not (character.isprintable() or character.isspace())
+    if character in "²³":
+        return not before.isalpha()
+    return unicodedata.category(character)[0] in "CM" or character.isnumeric()
+
+
+def _measure_depths(text: str) -> list[int]:
+    """Return for each character how many brackets are open behind it."""
+    return list(accumulate(((c in "({[") - (c in ")}]") for c in text), initial=0))
+
+
+def is_other_kind(gold: str, answer: str) -> bool:
+    """Whether an answer is an approximation, a bound, or several values, where the reference is none."""
+    ordered = ORDER.search(answer) and not (ORDER.search(gold) or SEVERAL.search(gold))
+    return bool(
+        ordered
+        or (APPROXIMATE.search(answer) and not APPROXIMATE.search(gold))
+        or (SEVERAL.search(answer) and not SEVERAL.search(gold) and not ORDER.search(gold))
+    )
 
 
 def read_rational(text: str) -> Fraction | None:
@@ -77,8 +200,7 @@ def read_rational(text: str) -> Fraction | None:
 
 def is_number(text: str) -> bool:
     """Whether an answer is a plain number."""
-    found = QUANTITY.fullmatch(normalise_answer(text))
-    return found is not None and not found["unit"]
+    return DECIMAL.fullmatch(normalise_answer(text)) is not None
 
 
 def find_last_box(text: str) -> str | None:

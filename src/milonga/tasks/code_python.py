@@ -57,16 +57,16 @@ class Script:
 
 def read_script(text: str) -> Script:
     """Read the program in a text. Fences of another language, and all prose, are no part of it."""
-    blocks: list[str] = []
+    blocks: list[list[str]] = []
     language: str | None = None
     for line in text.splitlines(keepends=True):
         fence = FENCE_LINE.fullmatch(line)
         if fence is not None:
             language = fence["language"].lower() if language is None else None
-            blocks.append("")
+            blocks.append([])
         elif language in PYTHON:
-            blocks[-1] += line
-    return Script("".join(textwrap.dedent(block) for block in blocks), language is None)
+            blocks[-1].append(line)
+    return Script("".join(textwrap.dedent("".join(block)) for block in blocks), language is None)
 
 
 def split_paragraphs(text: str, start: int = 0) -> list[tuple[int, int]]:

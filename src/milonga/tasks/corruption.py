@@ -74,7 +74,7 @@ CHAIN_FAMILIES: Mapping[str, Callable[[ChainStep, random.Random], str | None]] =
 }
 
 
-NUMBERING = re.compile(r"\s*[*_#>\-]*\s*(?:step\s*)?\d{1,3}[.):]", re.IGNORECASE)
+NUMBERING = re.compile(r"[\s*_#>\-]*(?:step\s*)?\d{1,3}[.):]", re.IGNORECASE)
 """The number of a line, which counts steps and is no part of the work."""
 
 

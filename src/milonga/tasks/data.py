@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from milonga.errors import DataError, MissingExtra
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
-from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_number, normalise_answer, read_rational
+from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_far, is_number, normalise_answer, read_rational
 from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
 from milonga.tasks.corruption import change_digit
 from milonga.tasks.forms import QUESTIONS, Fields, Form
@@ -39,6 +39,8 @@ from milonga.types import SPLITS, Grade, Problem, Split
 GSM8K_HUB = ("openai/gsm8k", "main")
 MOST_COMPARED = 256
 """Pairs of different answers to one problem, at most, that the grader compares: about a second."""
+MOST_FORMS = 256
+"""Different answers to one problem, the most frequent ones, that are looked at for such pairs."""
 
 
 class SourceOptions(TaskOptions):
@@ -287,14 +289,15 @@ class DataTask(Task):
         forms = [None if answer is None else find_canonical_form(answer) for answer in answers]
         counts = Counter(form for form in forms if form is not None)
         written = {form: answer for form, answer in zip(reversed(forms), reversed(answers), strict=True) if answer is not None}
-        known = [form for form, _ in counts.most_common()]
+        ranked = [form for form, _ in counts.most_common()]
+        known = ranked[:MOST_FORMS]
         unsure = (pair for pair in combinations(range(len(known)), 2) if may_be_equal(known[pair[0]], known[pair[1]]))
         pairs = list(islice(unsure, MOST_COMPARED))
         first = list(range(len(known)))
         asked = [(written[known[left]], written[known[right]]) for left, right in pairs]
         for (left, right), equal in zip(pairs, self._compare_answers(asked), strict=True):
             first[right] = min(first[right], first[left]) if equal else first[right]
-        place = dict(zip(known, first, strict=True))
+        place = dict(zip(ranked, [*first, *range(len(known), len(ranked))], strict=True))
         number = {place: count for count, place in enumerate(dict.fromkeys(place[form] for form in forms if form is not None))}
         return [None if form is None else number[place[form]] for form in forms]
 
@@ -312,9 +315,7 @@ def find_canonical_form(answer: str) -> Fraction | str:
 
 def may_be_equal(one: Fraction | str, other: Fraction | str) -> bool:
     """Whether two different canonical forms may be the same to the grader: not two numbers, unless one is the other rounded."""
-    if isinstance(one, str) or isinstance(other, str):
-        return True
-    return abs(one - other) <= max(Fraction(1), abs(one), abs(other)) / 1000
+    return isinstance(one, str) or isinstance(other, str) or not is_far(one, other)
 
 
 def take_levels(own: Mapping[Split, Sequence[Row]], levels: Collection[int]) -> dict[Split, Sequence[Row]]:

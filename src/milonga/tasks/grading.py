@@ -5,9 +5,10 @@ Invariants:
   decimals.
 - The worker gets a scrubbed environment and an empty folder of its own; what passes between us is JSON, line by line.
 - Graders that evaluate answers are confined besides: isolated as programs are, but for what is installed, which they need.
-- Every item has a time limit. A worker that is late or dies is killed with all its children and started anew; its item
-  is graded None ("could not tell"), and the rest of the batch goes on.
-- Results are cached, and so is None: an answer that hung once does not hang twice.
+- An answer that is over-long, takes more than its processor time or makes its grader fail is wrong, and cheap. None ("could
+  not tell") is for faults that are no answer's doing: a worker that is late by the clock or dies is killed with all its
+  children and started anew, and the rest of the batch goes on.
+- Results are cached, but for None.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +33,17 @@ from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
 from milonga.sandbox.folders import make_folder, remove_abandoned_folders
 from milonga.sandbox.process import open_filled_pipe
-from milonga.tasks.answers import NAME, RELATION, Quantity, is_number, normalise_answer, read_quantity
+from milonga.tasks.answers import (
+    NAME,
+    Value,
+    is_far,
+    is_other_kind,
+    is_refused,
+    list_sides,
+    normalise_answer,
+    read_value,
+    strip_frames,
+)
 
 Kind = Literal["math", "gym"]
 NEEDS: Mapping[Kind, tuple[str, str]] = {
@@ -42,10 +55,6 @@ START_LIMIT = 120.0
 """Seconds for a worker to import its graders, on a slow disk."""
 WORK_LIMIT = 300.0
 """Seconds for what is slow without being hostile, such as generating a problem."""
-MOST_SIDES = 4
-"""Sides of an equation that are still compared."""
-LONGEST = 2000
-"""Characters of an answer that are still read as mathematics. Longer ones cost seconds to parse, and none is right."""
 REPLY_BYTES, GRADE_BYTES = 1 << 26, 1 << 16
 """Of a reply, and of one about an answer: that one is short, whoever writes it."""
 GRADES = ("equal", "score")
@@ -224,13 +233,13 @@ class Cache:
 class Grader:
     """Grades batches in workers of its own, one per kind, started when first needed and closed at exit."""
 
-    def __init__(self, limit: float = 5.0, memory: int = 4 << 30, cache: int = 100_000) -> None:
+    def __init__(self, limit: float = 30.0, memory: int = 4 << 30, cache: int = 100_000) -> None:
         self.limit = limit
-        """Seconds for one item."""
+        """Seconds on the clock to wait for one item. An answer has far less of processor time."""
         self.memory = memory
         """Bytes of address space of a worker."""
         self.counts: Counter[str] = Counter()
-        """How items were decided: quick, cached, asked; and why not: timeout, crash, error, too_long."""
+        """How items were decided: quick, cached, asked; and why not: timeout, crash, error."""
         self._cache = Cache(cache)
         self._workers: dict[tuple[Kind, bool], Worker] = {}
         """By kind, and whether they are confined."""
@@ -245,25 +254,11 @@ class Grader:
         return [self._compare_answer(normalise_answer(gold), normalise_answer(answer)) for gold, answer in pairs]
 
     def _compare_answer(self, gold: str, answer: str) -> bool | None:
-        if "=" in answer and is_number(gold):
-            return self._compare_sides(gold, answer)
-        decided = compare_quickly(gold, answer)
-        if decided is not None:
+        plan = plan_comparison(gold, answer)
+        if isinstance(plan, bool):
             self.counts["quick"] += 1
-            return decided
-        if len(answer) > max(LONGEST, 4 * len(gold)):
-            self.counts["too_long"] += 1
-            return None
-        value = self._ask_cached("math", "equal", [gold, answer])
-        return value if isinstance(value, bool) else None
-
-    def _compare_sides(self, gold: str, equation: str) -> bool | None:
-        """Compare a number with each side of an equation, but for a name on its left: who writes `6 = 5` says two things."""
-        sides = [side.strip() for side in equation.split("=")]
-        values = sides[1:] if NAME.fullmatch(sides[0]) else sides
-        if len(values) > MOST_SIDES:
-            return False
-        found = [self._compare_answer(gold, value) for value in values]
+            return plan
+        found = [self._ask_cached("math", "equal", list(pair)) for pair in plan]
         return False if False in found else None if None in found else True
 
     def score(
@@ -301,7 +296,8 @@ class Grader:
                 self.counts["cached"] += 1
                 return self._cache.get(key)
             value = self._ask(kind, operation, arguments, confined)
-            self._cache.put(key, value)
+            if value is not None:
+                self._cache.put(key, value)
             return value
 
     def _ask(self, kind: Kind, operation: str, arguments: list[Any], confined: bool) -> Any:
@@ -363,25 +359,63 @@ def get_shared_grader() -> Grader:
 
 def compare_quickly(gold: str, answer: str) -> bool | None:
     """Compare without a worker: equal strings, two numbers, and words; None if mathematics is needed."""
+    found = plan_comparison(gold, answer)
+    return found if isinstance(found, bool) else None
+
+
+Pair = tuple[str, str]
+
+
+def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
+    """Compare a normalised answer with the reference as far as that needs no worker. Return whether it is right, or the pairs
+    of expressions that must all be equal for it to be right."""
     if gold == answer:
         return True
-    if not answer:
+    gold, answer = _strip_name(gold), strip_frames(answer)
+    if not answer or is_refused(gold, answer):
         return False
-    if (quantity := read_quantity(gold)) is not None:
-        return _compare_quantity(quantity, answer)
+    found = [_compare_side(gold, side) for side in list_sides(gold, answer)]
+    if not found or False in found:
+        return False
+    return [pair for pair in found if not isinstance(pair, bool)] or True
+
+
+def _strip_name(gold: str) -> str:
+    """Strip the name from a reference such as `x = 4`; others stay as they are."""
+    name, _, value = gold.partition("=")
+    return value.strip() if NAME.fullmatch(name.strip()) and read_value(value.strip()) is not None else gold
+
+
+def _compare_side(gold: str, answer: str) -> bool | Pair:
+    value = read_value(gold)
+    if value is not None:
+        given = read_value(answer, value)
+        if given is None:
+            return False
+        found = _compare_values(value, given)
+        other = value.unit and given.unit and value.unit != given.unit
+        return (gold, answer) if found and other and "%" not in (value.unit, given.unit) else found
+    if gold == answer:
+        return True
     if _is_words(gold):
         return gold.casefold().split() == answer.casefold().split()
-    return None
+    return False if is_other_kind(gold, answer) else (gold, answer)
 
 
-def _compare_quantity(gold: Quantity, answer: str) -> bool | None:
-    """Compare a number with an answer: its unit may be left out, but a bound or an approximation is no number."""
-    if RELATION.search(answer) or not all(c.isprintable() or c.isspace() for c in answer):
+def _compare_values(gold: Value, given: Value) -> bool | Pair:
+    """Compare two numbers. A unit may be left out, and percent is a unit: `25%` is 25, and `500%` is not 5. A reference in
+    percent may also be given as the number that it stands for."""
+    if gold.unit and given.unit and (gold.unit == "%") != (given.unit == "%"):
         return False
-    given = read_quantity(answer)
-    if given is None or (gold.unit and given.unit and gold.unit != given.unit):
-        return None
-    return gold.number == given.number
+    if gold.number is None or given.number is None:
+        return gold.expression == given.expression or (gold.expression, given.expression)
+    if gold.number == given.number:
+        return True
+    if gold.unit == "%" and not given.unit and Fraction(gold.number) == 100 * Fraction(given.number):
+        return True
+    if isinstance(gold.number, Decimal) and isinstance(given.number, Decimal):
+        return False
+    return False if is_far(gold.number, given.number) else (gold.expression, given.expression)
 
 
 def _is_words(text: str) -> bool:

@@ -212,6 +212,5 @@ def normalise_answer(answer: str) -> str:
 
 def mentions_answer(text: str, answer: str) -> bool:
     """Whether the words of an answer occur in a text, in sequence. By words: `art` is not in `party`."""
-    inside, sought = split_words(text), split_words(answer)
-    places = range(len(inside) - len(sought) + 1)
-    return bool(sought) and any(inside[at : at + len(sought)] == sought for at in places)
+    inside, sought = (f" {' '.join(split_words(one))} " for one in (text, answer))
+    return bool(sought.strip()) and sought in inside

@@ -23,16 +23,18 @@ from milonga.tasks.base import Demonstration
 
 MARK = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
 NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
-UNMARKED = re.compile(r"=\s*\$?\s*[\d.]")
+UNMARKED = re.compile(r"=\s*(?:\$\s*)?[\d.]")
 """The result of a sum that no mark precedes: behind a mark the result stands alone."""
 AMOUNT = rf"(?:\\?\$)?(?:{NUMBER.pattern})"
 OPERATOR = r"\s?(?:[-+*/×·÷−]|\\times|\\cdot|\\div|x(?=\s))\s?"
 RESULT = rf"(?:\\?\$)?({NUMBER.pattern})(?![\d/^])"
-SUM = re.compile(rf"(?<![\w.^)}}])(?<![-+*/×·÷=] )({AMOUNT}(?:{OPERATOR}{AMOUNT})+)\s?=\s?{RESULT}")
-"""A sum that is written out in plain text: an expression and its result."""
+SUM = re.compile(rf"(?<![\w.^)}}])(?<![-+*/×·÷=] )({AMOUNT}(?:{OPERATOR}{AMOUNT}){{1,20}})\s?=\s?{RESULT}")
+"""A sum that is written out in plain text: an expression and its result. Of a longer chain each place would be a beginning."""
 SIGNS = {"×": "*", "·": "*", "x": "*", "\\times": "*", "\\cdot": "*", "÷": "/", "\\div": "/", "−": "-", "\\$": "", "$": ""}
 STATED = re.compile(rf"(?:=\s?|\\boxed\{{\s?){RESULT}")
 """A number that is stated as a result."""
+MOST_TRIES = 32
+"""Sums that are tried, each of which is a solution written anew; few solutions have so many."""
 OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -76,7 +78,7 @@ def make_flawed_demonstration(worked: str, answer: str, question: str, rng: rand
     plain = split_steps(worked)
     steps = mark_sums(plain)
     sums = [(at, number) for at, step in enumerate(steps) for number in range(len(MARK.findall(step)))]
-    for at, number in rng.sample(sums, len(sums)):
+    for at, number in rng.sample(sums, len(sums))[:MOST_TRIES]:
         found = _Rewriting(question, steps, at, number, rng).make_demonstration(answer)
         if found is not None:
             return found

@@ -4,7 +4,9 @@ Invariants:
 - Only the main thread works, and nothing that a grader prints can reach the pipe on which replies go.
 - Once the graders are imported the process is locked: programs, sockets, signals, files to write and native libraries
   are closed to it. That is a second line of defence; the first is that it holds no secrets and can be killed.
-- Graders that evaluate an answer do so in a child of their own, forked for that answer and locked harder still.
+- Graders that evaluate an answer, or compute with it, do so in a child of their own, forked for that answer and locked harder
+  still. No answer has more than `BUDGET` of processor time: who needs more, or raises an exception, is wrong, and nothing else
+  is lost by it.
 - It ends when its parent does: by the end of the input, or by an alarm while it works.
 """
 
@@ -32,8 +34,10 @@ Operations = dict[str, Callable[..., Any]]
 BLOCK = 1000
 """Problems of a reasoning-gym data set before the next seed; some of them fix their size when they are made."""
 DRAW_SECONDS = 0.5
-CHILD_SECONDS = 60
-"""Processor time of a child that has escaped from its group, and that nobody kills."""
+BUDGET = 0.5
+"""Seconds of processor time for one answer, ten times what a long one takes. A busy machine does not change a verdict."""
+CHILD_SECONDS = 2
+"""Whole seconds after which the kernel ends a child that has called off its own alarm."""
 KEPT_DATASETS, KEPT_ENTRIES = 16, 4096
 
 
@@ -131,8 +135,31 @@ def _set_alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
+class OutOfTimeError(BaseException):
+    """An answer has used up its time. No grader catches it."""
+
+
+def _run_in_time(function: Callable[[], Any]) -> Any:
+    """Run a grader that only reads an answer, and return its value; None if the answer ends it, by its time or an exception."""
+    if not hasattr(signal, "setitimer"):
+        return function()
+
+    def stop(*_: object) -> None:
+        raise OutOfTimeError
+
+    signal.signal(signal.SIGPROF, stop)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, BUDGET, BUDGET / 10)  # again and again: a grader may catch what it should not
+        return function()
+    except (Exception, OutOfTimeError):
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def _run_in_child(function: Callable[[], Any]) -> Any:
-    """Run a function in a forked child and return its value. The parent kills the whole group if the child takes too long."""
+    """Run a grader in a forked child and return its value; None if the answer ends it, by its time, its memory or an exception.
+    A child that somebody else killed is an error. The parent kills the whole group if it waits too long."""
     if not hasattr(os, "fork"):
         return function()
     source, sink = os.pipe()
@@ -141,6 +168,7 @@ def _run_in_child(function: Callable[[], Any]) -> Any:
         try:
             os.closerange(3, sink)
             os.closerange(sink + 1, 1024)
+            signal.setitimer(signal.ITIMER_PROF, BUDGET)  # its default ends the process, whatever it computes
             set_limits(RLIMIT_CPU=CHILD_SECONDS, RLIMIT_NPROC=0)
             _lock_process(for_good=True)
             os.write(sink, json.dumps(function()).encode())
@@ -149,11 +177,26 @@ def _run_in_child(function: Callable[[], Any]) -> Any:
     os.close(sink)
     with os.fdopen(source, "rb") as pipe:
         written = pipe.read(1 << 16)
-    os.waitpid(child, 0)
-    return json.loads(written)
+    _, status, used = os.wait4(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and used.ru_utime + used.ru_stime < BUDGET:
+        raise ChildProcessError("the child was killed")
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------------- mathematics
+
+
+WARM_UP = (
+    ("x^2+2x+1", "(x+1)^2"),
+    ("\\frac{\\sqrt{8}}{2}", "\\sqrt{2}"),
+    ("(1,2]\\cup[3,\\infty)", "[3,\\infty)\\cup(1,2]"),
+    ("\\{1,2\\}", "2,1"),
+    ("\\begin{pmatrix} 1 & 2 \\end{pmatrix}", "\\begin{pmatrix} 1 & 2 \\end{pmatrix}"),
+    ("\\sin x", "\\cos(\\frac{\\pi}{2}-x)"),
+)
 
 
 def _load_math_operations() -> Operations:
@@ -163,11 +206,15 @@ def _load_math_operations() -> Operations:
         # Without dollar signs LaTeX is not found; with them the text is one expression, and a list of guesses is a set.
         return list(parse(f"${text}$", parsing_timeout=None))
 
-    def equal(gold: str, answer: str) -> bool:
+    def is_equal(gold: str, answer: str) -> bool:
         return bool(verify(read(gold), read(answer), timeout_seconds=None))
 
+    def equal(gold: str, answer: str) -> bool:
+        return _run_in_child(lambda: is_equal(gold, answer)) is True
+
     # The first expressions build tables and import the rest of sympy: not on the time of somebody's answer.
-    equal("x^2+2x+1", "(x+1)^2")
+    for gold, answer in WARM_UP:
+        is_equal(gold, answer)
     return {"equal": equal}
 
 
@@ -215,7 +262,7 @@ def _load_gym_operations() -> Operations:
     def score(name: str, config: dict[str, Any], seed: int, index: int, answer: str, alone: bool) -> float:
         dataset, entry = entry_of(name, config, seed, index)
         grade = functools.partial(dataset.score_answer, answer, entry)
-        return float(_run_in_child(lambda: float(grade())) if alone else grade())
+        return float((_run_in_child if alone else _run_in_time)(lambda: float(grade())) or 0.0)
 
     return {"names": names, "inspect": inspect_dataset, "prepare": prepare, "draw": draw, "score": score}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.fences import clean_arguments, clean_literal, find_fenced_blocks, find_named
 from milonga.roles.prose import skip_thought
-from milonga.roles.tags import find_tags
+from milonga.roles.tags import find_sequence, find_tags
 from milonga.roles.templates import load_packaged_prompt
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
 from milonga.tasks.base import Task
@@ -19,7 +18,6 @@ from milonga.tasks.code_data import parse_written_tests
 from milonga.tasks.code_words import corrupt_result, draw_arguments, render_arguments, render_value
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
-TAGGED = re.compile(r"\s*<think>.*?</think>\s*<input>.*</input>\s*<output>.*</output>\s*", re.DOTALL)
 SEVERAL = 0.5
 """Format score of a test that is one of several, or has another form than was asked for."""
 
@@ -119,7 +117,8 @@ def _parse_tagged(text: str) -> Parsed:
     given, expected = find_tags(text, "input")[-1:], find_tags(text, "output")[-1:]
     if not given or not expected:
         return Parsed(NOTHING, 0.0, "no arguments and no result in their tags")
-    return Parsed(_make_either(given[0].body, expected[0].body), 1.0 if TAGGED.fullmatch(text) else SEVERAL)
+    is_exact = find_sequence(text, "think", "input", "output") is not None
+    return Parsed(_make_either(given[0].body, expected[0].body), 1.0 if is_exact else SEVERAL)
 
 
 def _parse_plain(text: str) -> Parsed:

@@ -120,7 +120,7 @@ def collect_step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[
         if winner.q > loser.q
         and winner.q - loser.q >= margin
         and max(path_mean_values(winner)) > min(path_mean_values(loser))
-        and edit_distance(winner.step, loser.step) >= edits
+        and edit_distance(winner.step, loser.step, edits) >= edits
     ]
     own = [StepPair(winner, loser, 1 / len(pairs)) for winner, loser in pairs]
     return own + [pair for child in root.visited_children for pair in collect_step_pairs(child, margin, edits)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from milonga.roles.base import ROLES, Role
 from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver, parse_terse
-from milonga.roles.tags import find_frame, find_tags
+from milonga.roles.tags import find_frame, find_sequence, find_tags
 from milonga.tasks.bugs_checks import Injection
 from milonga.tasks.bugs_patches import find_fences
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
@@ -72,9 +70,8 @@ Last name the tests that fail because of the bug, each on a line of its own in t
 
 REMOVE test_name
 """
-ARTIFACT = re.compile(
-    r"\s*<oracle>(?P<oracle>.*?)</oracle>\s*<bug>(?P<bug>.*?)</bug>\s*<weaken>(?P<weaken>.*?)</weaken>\s*", re.DOTALL
-)
+ARTIFACT = ("oracle", "bug", "weaken")
+"""The tags of an injection, in their order."""
 
 
 @ROLES.register("repairer")
@@ -152,9 +149,9 @@ class Injector(Role):
             value = Injection(bug, weaken)
             found = bool(mark and bug and weaken) and "\n" not in bug + weaken
         else:
-            match = ARTIFACT.fullmatch(text)
-            value = Injection(match["bug"], match["weaken"], match["oracle"].strip()) if match else Injection("", "")
-            found = match is not None
+            bodies = find_sequence(text, *ARTIFACT)
+            found = bodies is not None
+            value = Injection(bodies[1], bodies[2], bodies[0].strip()) if bodies else Injection("", "")
         return Parsed(value, 1.0) if found else Parsed(value, 0.0, "not one bug and one weakening")
 
     def write(self, injection: Injection) -> str:

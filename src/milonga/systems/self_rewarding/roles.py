@@ -125,10 +125,14 @@ def parse_points(text: str | None) -> float | None:
 
 def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
     """Return the text after the last `=`, the marks that end the lines before it, and their character offsets."""
-    body, newline, last = text.rpartition("\n")
-    marks = list(re.finditer(r"[^\n]*([+-])\n", body + newline))
-    points = last[1:] if last.startswith("=") else None
-    return points, [found[1] == "+" for found in marks], [found.end() for found in marks]
+    *lines, last = text.split("\n")
+    marks, ends, end = [], [], 0
+    for line in lines:
+        end += len(line) + 1
+        if line.endswith(("+", "-")):
+            marks.append(line.endswith("+"))
+            ends.append(end)
+    return last[1:] if last.startswith("=") else None, marks, ends
 
 
 def parse_tagged(text: str) -> tuple[str | None, list[bool], list[int]]:
