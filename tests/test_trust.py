@@ -17,7 +17,7 @@ import milonga as package
 from cases import TINY
 from endpoint_helpers import NAME, Server, said, serving
 from helpers import Command
-from milonga.comparing.worker import _run_order
+from milonga.comparing.worker import run_order
 from milonga.config import merge, parse_config, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError
 from milonga.loading import name_object
@@ -290,10 +290,10 @@ def test_a_sweep_trusts_what_its_study_names_and_nothing_else(foreign: Path, tmp
     (tmp_path / "mine.py").write_text(EVIL)
     change(foreign, {"extract": f"{tmp_path / 'mine.py'}:extract"})
     order = {"folder": str(foreign), "config": read_config(foreign).model_dump(mode="json", exclude_none=True)}
-    assert _run_order(order) == {"error": None} and has_run(tmp_path)
+    assert run_order(order) == {"error": None} and has_run(tmp_path)
     (foreign / "report.json").unlink()
     change(foreign, CODE["reward"](str(foreign / "evil.py")))
-    assert "--trust" in _run_order(order)["error"] and not has_run(foreign)
+    assert "--trust" in run_order(order)["error"] and not has_run(foreign)
 
 
 def test_a_worker_imports_nothing_of_the_folder_it_is_started_in(tmp_path: Path) -> None:
