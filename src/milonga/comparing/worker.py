@@ -22,7 +22,7 @@ from milonga import api
 from milonga.config import parse_config
 from milonga.errors import OutOfMemory, UserError
 from milonga.resolve import resolve
-from milonga.runfolder.folder import read_config
+from milonga.runfolder.folder import has_config
 from milonga.trust import list_reached
 
 
@@ -65,7 +65,8 @@ def run_order(order: dict[str, Any]) -> dict[str, Any]:
             # What the user's own command names is trusted, in a folder from elsewhere too; what it changes, such as paths
             # on another machine, was accepted by whoever changed it.
             trust = [one.name for one in list_reached(parse_config(order["config"]), folder)]
-            api.resume(folder, quiet=True, accept_changes=_is_as_ordered(folder, order["config"]), trust=trust)
+            accept = has_config(folder, resolve([order["config"]]).config)
+            api.resume(folder, quiet=True, accept_changes=accept, trust=trust)
         else:
             api.start(resolve([order["config"]]), folder, quiet=True)
     except KeyboardInterrupt:
@@ -76,12 +77,6 @@ def run_order(order: dict[str, Any]) -> dict[str, Any]:
         trace = traceback.format_exc()
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "traceback": trace}
     return {"error": None}
-
-
-def _is_as_ordered(folder: Path, ordered: dict[str, Any]) -> bool:
-    """Whether the config of a run is the one that it is ordered with, but for the threads, which stay those it began with."""
-    config = read_config(folder)
-    return config == resolve([ordered]).config.model_copy(update={"threads": config.threads})
 
 
 if __name__ == "__main__":

@@ -110,6 +110,12 @@ class RunFolder:
         write_rollouts(self.path / "rollouts" / f"turn-{turn:06d}.parquet", rollouts, advantages)
 
 
+def has_config(folder: Path, config: Config) -> bool:
+    """Whether the config of a run is this one, but for the threads, which stay those it began with."""
+    own = read_config(folder)
+    return own == config.model_copy(update={"threads": own.threads})
+
+
 def write_signed_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the config of a run that this user begins. Its signature comes first: killed in between, there is no run yet."""
     text = to_toml(config)
