@@ -243,8 +243,8 @@ def repeat_piece(piece: str, length: int) -> str:
 STEEPEST = 1.6
 """Time grows with less than this power of the length: a linear reader does on a busy machine too, a quadratic one nowhere."""
 FACTOR = 8
-LENGTH = 2048
-FLOOR = 2e-3
+LENGTH = 1024
+FLOOR = 1e-3
 """Seconds of processor time below which nothing can be told."""
 
 
