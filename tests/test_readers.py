@@ -50,7 +50,6 @@ NAMED: list[tuple[str, Callable[[int], str]]] = [
     ("StepVerifier/plain", lambda n: "".join(f"{k}. CORRECT\n" for k in range(1, n // 12))),
     ("StepSolver/plain", lambda n: "$$x$$\n\n" * (n // 8)),
     ("make_right_demonstration", lambda n: "1-" * (n // 2)),
-    ("make_flawed_demonstration", lambda n: "1+1=2\n" * (n // 6)),
     ("compare_words", lambda n: "a " * (n // 2)),
     ("change_digit", lambda n: " " * n),
     ("list_items", lambda n: "a" + " " * n + "a"),
@@ -85,5 +84,5 @@ def test_words_and_characters_are_compared_as_before_on_short_texts() -> None:
 
 
 def test_the_soak_finds_nothing_in_a_few_hundred_texts(readers: list[Reader]) -> None:
-    found = soak(readers, count=500, seed=0)
-    assert found["inputs"] == 500 and not found["errors"] and not found["slow"]
+    found = soak(readers, count=300, seed=0)
+    assert found["inputs"] == 300 and not found["errors"] and not found["slow"]
