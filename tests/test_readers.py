@@ -32,7 +32,7 @@ SHARE = 4
 
 
 def test_no_repetition_takes_more_than_linear_time(readers: list[Reader]) -> None:
-    """Every reader is shown a part of the pieces, and every piece to a part of the readers; the soak shows all to all."""
+    """Every reader is shown a part of the pieces, and every piece to a part of the readers; the soak draws at random."""
     steep = {}
     for number, reader in enumerate(readers):
         for piece in PIECES[number % SHARE :: SHARE]:
