@@ -35,7 +35,7 @@ from milonga.tasks import TASKS, Task, make_task
 from milonga.types import Grade, Problem, Rollout
 
 LAYERS = (milonga.roles, milonga.tasks, milonga.systems, milonga.patterns, milonga.credit, milonga.text)
-TEXTS = ("text", "message", "reply", "body", "answer", "conclusion", "worked", "one", "left")
+TEXTS = ("text", "message", "reply", "body", "answer", "conclusion", "worked", "one")
 """What the first argument of a reader is called."""
 NO_READERS = {
     "milonga.tasks.bugs_patches": "edits of repositories have tests of their own",
@@ -69,7 +69,7 @@ ARGUMENTS: dict[str, Any] = {
     "words": ("CORRECT", "INCORRECT"),
 }
 """What the other arguments of a reader are called, and a value for each."""
-BY_TEXT = ("other", "right")
+BY_TEXT = ("other",)
 """Arguments that a model writes too: they are given the same text."""
 
 
@@ -243,8 +243,8 @@ def repeat_piece(piece: str, length: int) -> str:
 STEEPEST = 1.6
 """Time grows with less than this power of the length: a linear reader does on a busy machine too, a quadratic one nowhere."""
 FACTOR = 8
-LENGTH = 2048
-FLOOR = 2e-3
+LENGTH = 1024
+FLOOR = 1e-3
 """Seconds of processor time below which nothing can be told."""
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from reader_attacks import FACTOR, PIECES, STEEPEST, Reader, find_growth, load_readers, measure_seconds, no_collection
 
-SLOW = 0.05
+SLOW = 0.25
 """Seconds of processor time from which on a text is looked at again."""
 LONGEST = 20_000
 CHARACTERS = "".join(
