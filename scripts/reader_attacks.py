@@ -38,7 +38,6 @@ LAYERS = (milonga.roles, milonga.tasks, milonga.systems, milonga.patterns, milon
 TEXTS = ("text", "message", "reply", "body", "answer", "conclusion", "worked", "one")
 """What the first argument of a reader is called."""
 NO_READERS = {
-    "milonga.tasks.bugs_patches": "edits of repositories have tests of their own",
     "milonga.tasks.code_words.corrupt_result": "reads values of its own",
 }
 """Modules and functions whose arguments have such names, and which read no text of a model here."""

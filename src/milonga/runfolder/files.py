@@ -124,7 +124,7 @@ class JsonLines:
                 if not is_row(row):
                     raise ValueError(f"line {len(out) + 1}: not a row of a run: it has no turn")
                 out.append(row)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except UNREADABLE as error:
             raise RunFolderError(f"'{self.path}' cannot be read: {explain_unreadable(error)}") from None

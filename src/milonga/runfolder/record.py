@@ -125,7 +125,7 @@ def read_shape(path: Path, kind: type[T]) -> T | None:
     """Read a JSON object of a certain shape from a file; None if there is no such file."""
     try:
         return check_shape(kind, read_object(path, RESULT))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except UNREADABLE as error:
         raise RunFolderError(f"'{path}' cannot be read: {explain_unreadable(error)}") from None
