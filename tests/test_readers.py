@@ -64,6 +64,11 @@ def test_no_text_that_was_made_for_a_reader_does(name: str, make: Callable[[int]
     assert growth is None or growth < FACTOR**STEEPEST
 
 
+def test_no_reader_minds_half_a_character(readers: list[Reader]) -> None:
+    for reader in readers:
+        reader.read("<step>\ud800 7</step>\n\\boxed{\udfff}")
+
+
 def test_tags_are_found_as_they_stand() -> None:
     text = "a<step>1</step>b<step>2<step></step>c</step>"
     assert [(tag.body, text[tag.start : tag.end]) for tag in find_tags(text, "step")] == [

@@ -270,7 +270,7 @@ def normalise_text(text: str) -> str:
 
 def assign_split(text: str) -> Split:
     """Assign a procedural problem to its one split: 80 % train, 10 % dev, 10 % test, by its text."""
-    bucket = hashlib.blake2b(normalise_text(text).encode(), digest_size=4).digest()[0] % 10
+    bucket = hashlib.blake2b(normalise_text(text).encode(errors="surrogatepass"), digest_size=4).digest()[0] % 10
     return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
 
 
