@@ -463,6 +463,9 @@ def test_pages_are_opened_so_often_and_what_they_load_is_not_counted() -> None:
     guard.rates = Rates(2)
     assert [ask(guard, host="localhost")["status"] for _ in range(2)] == [200, 200]
     assert {ask(guard, "http", "/_nicegui/x", host="localhost")["status"] for _ in range(9)} == {200}
+    assert ask(guard, "http", "/_niceguiX", host="localhost")["status"] == 429, (
+        "no part of a page, but a page that is not there"
+    )
     refused = ask(guard, host="localhost")
     assert refused["status"] == 429 and 1 <= int(dict(refused["headers"])[b"retry-after"]) <= 30
 

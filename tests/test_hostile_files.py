@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import milonga
 from cases import TINY
-from helpers import PROPERTY, Command
+from helpers import PROPERTY, Command, check_growth
 from hostile_files import (
     BYTES,
     DEEP,
@@ -125,6 +125,34 @@ def test_json_and_toml_hold_nothing_that_readers_stumble_over(raw: str) -> None:
         reading.parse_json(f'{{"x": {raw}}}'.encode())
     with pytest.raises(ValueError, match=r"."):
         reading.parse_toml(f"x = {raw.lower().replace('infinity', 'inf')}")
+
+
+def refuse(parse: Callable[[str], object]) -> Callable[[str], None]:
+    """A reader that must refuse what it is given."""
+
+    def read(text: str) -> None:
+        with pytest.raises(ValueError):
+            parse(text)
+
+    return read
+
+
+@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "])
+def test_keys_of_toml_that_go_too_deep_are_refused_before_they_are_parsed(part: str) -> None:
+    for before in ("", "[", "x = {"):
+        check_growth(refuse(reading.parse_toml), part, before)
+    assert reading.parse_toml(part * 40 + "a = 1")
+
+
+def test_a_key_that_occurs_twice_is_found_in_one_pass() -> None:
+    names = iter(range(10**9))
+
+    def read(text: str) -> None:
+        pairs = "".join(f'"{next(names)}": 1, ' for _ in text)
+        with pytest.raises(ValueError, match="occurs twice"):
+            reading.parse_json(f'{{{pairs}"x": 1, "x": 2}}'.encode())
+
+    check_growth(read, "k")
 
 
 # Run folders.

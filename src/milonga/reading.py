@@ -13,6 +13,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ WEIGHTS = 1 << 44
 """Most bytes of a file of weights: larger than any."""
 DEPTH = 64
 """Most levels of nesting in JSON and TOML."""
+DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""")
+"""A dotted key of TOML that is too deep. A text that looks like one is refused too."""
 LARGEST = 10**300
 """Larger integers have no float, with which all readers calculate."""
 BATCH = 256
@@ -144,6 +147,8 @@ def parse_json(text: bytes, finite: bool = True, largest: int | None = LARGEST) 
 
 
 def parse_toml(text: str) -> dict[str, Any]:
+    if DEEP_KEY.search(text):  # before it is parsed: the time that takes grows with the square of a key's parts
+        raise ValueError(f"a key has more than {DEPTH} parts")
     try:
         found = tomllib.loads(text)
     except RecursionError:
@@ -157,11 +162,11 @@ def _reject_constant(name: str) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r:.80} occurs twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r:.80} occurs twice")
+        found[name] = value
     return found
 
 

@@ -29,6 +29,8 @@ HEADERS = (
 )
 BOUNDS = Bounds(body=1 << 16)
 """A page sends clicks and words, and no files."""
+PARTS = ("/_nicegui/", "/_nicegui_ws/")
+"""Where the files and the socket of a page are."""
 PAGES = 120.0
 """Most pages that one client opens a minute: each takes a megabyte until a minute after nobody looks at it."""
 
@@ -66,7 +68,7 @@ class Guard:
     async def pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer: a request with its whole body, or a web socket."""
         if scope["type"] == "http":
-            often = None if scope["path"].startswith("/_nicegui") else self.rates.refuse(scope)
+            often = None if scope["path"].startswith(PARTS) else self.rates.refuse(scope)
             body = often or await read_body(receive, BOUNDS)
             if isinstance(body, Refusal):
                 await send_refusal(scope, send, body)

@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 
 from milonga.errors import DataError, MissingExtra
 from milonga.randomness import keyed_rng
+from milonga.reading import SETTINGS, read_text
 from milonga.tasks import worked
 from milonga.tasks.answers import extract_choice, extract_number, is_choice, is_far, is_number, normalise_answer, read_rational
 from milonga.tasks.base import DEMONSTRATIONS, LABELS, PREFERENCES, TASKS, Capability, Demonstration, Task, TaskOptions
@@ -154,7 +155,7 @@ def _refuse_remote_files(folder: Path) -> None:
     said: object = None
     try:
         if (folder / "README.md").is_file():
-            said = DatasetCard((folder / "README.md").read_text(encoding="utf-8")).data.get("configs")
+            said = DatasetCard(read_text(folder / "README.md", SETTINGS)).data.get("configs")
     except Exception as error:  # of YAML, in as many kinds as it has mistakes
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(f"'{folder / 'README.md'}' does not describe a data set: {why[:300]}") from None
