@@ -131,7 +131,7 @@ def refuse(parse: Callable[[str], object]) -> Callable[[str], None]:
     """A reader that must refuse what it is given."""
 
     def read(text: str) -> None:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="a key has more than 64 parts"):
             parse(text)
 
     return read
