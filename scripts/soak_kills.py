@@ -1,4 +1,4 @@
-"""A hundred SIGKILLs at random moments over ten recipes: every run ends in the bytes of one that nobody killed. `make soak`.
+"""A hundred SIGKILLs at random moments over ten recipes, one of them on Ray too: every run ends in the bytes of one that nobody killed. `make soak`.
 
     python scripts/soak_kills.py --out docs/results/soak/kills.json
     python scripts/soak_kills.py --count 4 --only grpo      # the script itself, in half a minute
@@ -35,8 +35,8 @@ from milonga.runfolder.seals import METRICS, read_rows
 PROCESSES = multiprocessing.get_context("forkserver")
 PRELOADED = ["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"]
 """What a fork server loads once, so that a start takes a fraction of a second."""
-APART = {"timing.jsonl", "machine.jsonl", "lock", "report.json", "report.html"}
-"""Files that hold times or the folder's name."""
+APART = {"timing.jsonl", "machine.jsonl", "lock", "report.html"}
+"""Files that hold times or the folder's name. Of report.json only that name is left out."""
 MOST_STARTS = 60
 """A run that was started so often without coming to its end does not end."""
 TINY: dict[str, Any] = {
@@ -57,12 +57,14 @@ RUNS: dict[str, dict[str, Any]] = {
     "spin": {"turns": 4, "options": {"round_turns": 2}},
     "self_rewarding": {"turns": 3, "options": {"seed_turns": 1, "round_turns": 2, "judge": "oracle"}},
     "lets_verify": {"turns": 3},
+    "prime": {"turns": 3},
     "absolute_zero": {"turns": 2, "task": CODE, "options": {"measured": 2, "seeds": 1, "seed_rounds": 2}},
     "tango_code": {"turns": 2, "task": CODE, "options": {"warmup": 0, "n_generator": 1}},
     "grpo_ray": {"recipe": "grpo", "turns": 4, "engine": "ray", "placement": {"cpus": 0.1, "samplers": 1}},
 }
-"""Ten runs of a few seconds: alternating agents, kept rollouts and means of weights, imitation, adapters, pairs of two kinds, a
-value head, a buffer of programs that are run in the sandbox, programs as solutions, and workers of Ray."""
+"""Eleven runs of ten recipes, a few seconds each: alternating agents, kept rollouts and means of weights, imitation, adapters, pairs of two kinds, a
+value head, an implicit reward model, a buffer of programs that are run in the sandbox, programs as solutions, and workers of
+Ray."""
 
 
 @dataclass
@@ -109,7 +111,16 @@ def compare(found: Path, expected: Path) -> list[str]:
         for folder in (found, expected)
     )
     both = one.keys() & other.keys()
-    return sorted((one.keys() ^ other.keys()) | {name for name in both if one[name].read_bytes() != other[name].read_bytes()})
+    return sorted((one.keys() ^ other.keys()) | {name for name in both if read_content(one[name]) != read_content(other[name])})
+
+
+def read_content(path: Path) -> bytes:
+    """Read a file, without the name of its run."""
+    return (
+        path.read_bytes().replace(json.dumps(str(path.parent)).encode(), b"")
+        if path.name == "report.json"
+        else path.read_bytes()
+    )
 
 
 def list_workers(driver: int) -> list[int]:
