@@ -1,11 +1,11 @@
-"""A hundred SIGKILLs at random moments over ten recipes, one of them on Ray too: every run ends in the bytes of one that nobody killed. `make soak`.
+"""A hundred SIGKILLs at random moments over ten recipes: every run ends in the bytes of one that nobody killed. `make soak`.
 
     python scripts/soak_kills.py --out docs/results/soak/kills.json
     python scripts/soak_kills.py --count 4 --only grpo      # the script itself, in half a minute
 
 Each recipe is run once in peace. Then it is begun, killed after a random share of the time that this took, resumed, killed
 again, and so on; a run that comes to its end is compared, file by file, with the first, and the next one is begun. One recipe
-is on Ray, where the victim is the driver or one of its workers; one runs programs in the sandbox; some keep rollouts, pairs or
+is run on Ray too, where the victim is the driver or one of its workers; one runs programs in the sandbox; some keep rollouts, pairs or
 a buffer. The exit code is 1 if a run did not end, or if any file differs.
 """
 
@@ -62,9 +62,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "tango_code": {"turns": 2, "task": CODE, "options": {"warmup": 0, "n_generator": 1}},
     "grpo_ray": {"recipe": "grpo", "turns": 4, "engine": "ray", "placement": {"cpus": 0.1, "samplers": 1}},
 }
-"""Eleven runs of ten recipes, a few seconds each: alternating agents, kept rollouts and means of weights, imitation, adapters, pairs of two kinds, a
-value head, an implicit reward model, a buffer of programs that are run in the sandbox, programs as solutions, and workers of
-Ray."""
+"""Eleven runs of ten recipes, a few seconds each: alternating agents, kept rollouts and means of weights, imitation, adapters,
+pairs of two kinds, a value head, an implicit reward model, a buffer of programs that are run in the sandbox, programs as
+solutions, and workers of Ray."""
 
 
 @dataclass
