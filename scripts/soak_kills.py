@@ -5,8 +5,8 @@
 
 Each recipe is run once in peace. Then it is begun, killed after a random share of the time that this took, resumed, killed
 again, and so on; a run that comes to its end is compared, file by file, with the first, and the next one is begun. One recipe
-is run on Ray too, where the victim is the driver or one of its workers; one runs programs in the sandbox; some keep rollouts, pairs or
-a buffer. The exit code is 1 if a run did not end, or if any file differs.
+is run on Ray too, where the victim is the driver or one of its workers; one runs programs in the sandbox; some keep rollouts,
+pairs or a buffer. The exit code is 1 if a run did not end, or if any file differs.
 """
 
 from __future__ import annotations
