@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import milonga
 from helpers import PROPERTY
 from milonga.api import plan_run
-from milonga.config import merge, parse_setting, read_toml, to_toml
+from milonga.config import expand_keys, flatten_keys, merge, parse_setting, read_toml, to_toml
 from milonga.engine.local.models import check_model
 from milonga.errors import ConfigError
 from milonga.recipe import ALLOWED
@@ -165,6 +165,16 @@ def test_a_recipes_defaults_lie_below_everything(monkeypatch: pytest.MonkeyPatch
     config = resolve([{"recipe": "tango", "batch": {"problems": 2}}]).config
     assert (config.turns, config.batch.rollouts, config.batch.problems) == (5, 16, 2)
     assert resolve([{"recipe": "tango", "turns": 6}]).config.turns == 6
+
+
+@PROPERTY
+@given(st.permutations(["preset", "kl_coef", "kl"]), st.permutations(["name", "ops"]))
+def test_keys_that_are_given_together_belong_together_in_any_order(objective: list[str], task: list[str]) -> None:
+    """A preset, or a task's name, that stands last takes nothing away."""
+    values = {"preset": "dapo", "kl_coef": 0.1, "kl": "k2", "name": "chain", "ops": 2}
+    chosen = {key: values[key] for key in objective}
+    table = {"policies": {"a": {"objective": chosen}}, "task": {key: values[key] for key in task}}
+    assert expand_keys(flatten_keys(table)) == table
 
 
 def test_a_new_name_replaces_the_table_and_the_same_name_keeps_it() -> None:

@@ -20,12 +20,14 @@ from helpers import PROPERTY
 from milonga.comparing.worker import run_order
 from milonga.config import expand_keys, flatten_keys, merge, parse_config, to_toml
 from milonga.errors import RunFolderError
+from milonga.resolve import resolve
 from milonga.runfolder.changes import FREE, find_changes, list_keys
 from milonga.runfolder.checkpoints import MARKER, Checkpoints
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder, read_config
 from milonga.runfolder.origin import Origin, check_origin
 from milonga.runfolder.seals import find_losses, format_turns, mend_rows, seal_files
+from milonga.systems.index import RECIPES
 
 LAST = 3
 """The turn of the newest checkpoint; the run was to have two turns more, one of which has its row already."""
@@ -306,6 +308,15 @@ def test_keys_that_an_older_version_did_not_know_had_their_defaults() -> None:
     assert find_changes(bound, {}, config) == []
     (change,) = find_changes(bound, {}, config.model_copy(update={"bootstrap": 2}))
     assert str(change) == "bootstrap was 0 at the checkpoint and is 2 in config.toml"
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_config_that_nobody_edited_has_no_changes(name: str, tmp_path: Path) -> None:
+    """Presets, whose other keys stand before or behind them, among it; as the loop knows it, and as config.toml has it."""
+    config = resolve([{"recipe": name, "device": "cpu"}]).config
+    (tmp_path / "config.toml").write_text(to_toml(config.model_dump(mode="json")))
+    for read in (config, read_config(tmp_path)):
+        assert find_changes(list_keys(config, False), list_keys(config, True), read) == []
 
 
 def test_every_key_that_may_change_is_one_of_the_config() -> None:

@@ -463,15 +463,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file '{path}': {reading.explain_unreadable(error)}") from None
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `over` into `base`, table by table. A new task name, or a new objective preset, replaces its whole table."""
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], replacing: bool = True) -> dict[str, Any]:
+    """Merge `over` into `base`, table by table. A new task name, or a new objective preset, replaces its whole table, unless
+    the two belong together (not `replacing`)."""
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
         if key == "task":  # `task = "chain"` is short for a table with that name
             old, value = ({"name": task} if isinstance(task, str) else task for task in (old, value))
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _replaces_table(key, old, value):
-            out[key] = merge(old, value)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not (replacing and _replaces_table(key, old, value)):
+            out[key] = merge(old, value, replacing)
         else:
             out[key] = value
     return out
@@ -504,10 +505,11 @@ def _nest(parts: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def expand_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand dotted keys: `{"batch.rollouts": 4}` becomes `{"batch": {"rollouts": 4}}`. Later keys win."""
+    """Expand dotted keys: `{"batch.rollouts": 4}` becomes `{"batch": {"rollouts": 4}}`. All of them belong together, in any
+    order: a preset among them takes nothing away."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found = merge(found, _nest(key.split("."), value))
+        found = merge(found, _nest(key.split("."), value), replacing=False)
     return found
 
 
