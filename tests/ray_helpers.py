@@ -40,7 +40,7 @@ TANGO: dict[str, Any] = {
     "keep": {"checkpoint_every": 1, "rollouts_every": 1},
     "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1},
 }
-OWN = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
+OWN = {"config.toml", "signature", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
 """Files that are not the same in two runs that are."""
 VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
 
