@@ -297,7 +297,7 @@ def test_public_signatures_are_frozen() -> None:
     options = ["*turns", "*seed", "*out", "*device", "*config", "*settings", "*force", "*quiet"]
     assert names(milonga.run) == ["recipe", *own, *flags, *options]
     again = ["*recipe", "*task", "*prompt", "*reward", "*extract"]
-    assert names(milonga.resume) == ["path", "quiet", *again, "*turns", "*force", "*trust"]
+    assert names(milonga.resume) == ["path", "quiet", *again, "*turns", "*force", "*accept_loss", "*accept_changes", "*trust"]
     assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler", "*trust"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]

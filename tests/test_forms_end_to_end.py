@@ -158,8 +158,10 @@ def test_problems_are_chosen_by_pass_rate_and_a_resumed_run_keeps_them_to_the_by
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == rows
     shutil.rmtree(sorted((tmp_path / "run" / "checkpoints").iterdir())[-1])
     (tmp_path / "run" / "pass_rates.json").unlink()
-    with pytest.raises(RunFolderError, match="is missing: the pass rates"):
+    with pytest.raises(RunFolderError, match=r"pass_rates\.json: missing"):
         milonga.resume(tmp_path / "run", quiet=True)
+    with pytest.raises(RunFolderError, match="is missing: the pass rates"):
+        milonga.resume(tmp_path / "run", quiet=True, accept_loss=True)
 
 
 def test_only_train_problems_are_chosen_and_they_wrap_around() -> None:

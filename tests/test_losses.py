@@ -26,7 +26,7 @@ from milonga.runfolder.checkpoints import MARKER, Checkpoints
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder, read_config
 from milonga.runfolder.origin import Origin, check_origin
-from milonga.runfolder.seals import find_losses, format_turns, mend_rows, seal_files
+from milonga.runfolder.seals import find_losses, format_turns, mend_rows, read_rows, seal_files
 from milonga.systems.index import RECIPES
 
 LAST = 3
@@ -195,20 +195,35 @@ def test_a_turn_that_no_run_can_have_costs_nothing(tmp_path: Path) -> None:
 def test_what_nothing_depends_on_is_said_and_the_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_line(folder / "timing.jsonl", 1, lambda line: line[:5] + "\n")
     (folder / "rollouts" / "turn-000002.parquet").write_bytes(b"cut")
-    with (folder / "machine.jsonl").open("a") as file:
-        file.write('{"turn": 3, "star')
+    machine = (folder / "machine.jsonl").read_text()
+    (folder / "machine.jsonl").write_text('{"turn": 3, "star\n' + machine)
     capsys.readouterr()
     assert "lost_turns" not in milonga.resume(folder)
     said = capsys.readouterr().err
     for line in (
         "timing.jsonl: turn 1 missing or damaged",
         "rollouts: turn-000002.parquet missing or damaged",
-        "machine.jsonl: 1 line that cannot be read",
+        "machine.jsonl: lines that cannot be read",
     ):
         assert line in said
     assert [row["turn"] for row in JsonLines(folder / "timing.jsonl").rows()] == [0, 2, 3, 4, 5]
-    assert len(JsonLines(folder / "machine.jsonl").rows()) == 2, "what comes after half a line can be read"
-    assert (folder / "timing.jsonl.damaged-1").exists() and (folder / "rollouts" / "turn-000002.parquet").read_bytes() == b"cut"
+    assert len(JsonLines(folder / "machine.jsonl").rows()) == 2
+    assert all((folder / f"{name}.jsonl.damaged-1").exists() for name in ("timing", "machine"))
+    assert (folder / "rollouts" / "turn-000002.parquet").read_bytes() == b"cut"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "preferences.jsonl", "machine.jsonl"])
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_half_a_line_at_the_end_is_no_loss(folder: Path, name: str, begins_again: bool) -> None:
+    """It was being written when the run was killed. What is appended later can be read, and nothing is kept beside."""
+    if begins_again:
+        shutil.rmtree(folder / "checkpoints")
+        (folder / "metrics.jsonl").unlink()
+    with (folder / name).open("a") as file:
+        file.write('{"turn": 3, "star')
+    milonga.resume(folder, quiet=True)
+    assert read_rows(folder / name, None).unread == 0 and not (folder / f"{name}.damaged-1").exists()
+    assert len(JsonLines(folder / "machine.jsonl").rows()) == 2
 
 
 def test_a_run_whose_checkpoints_are_gone_begins_again_and_keeps_its_metrics(folder: Path) -> None:

@@ -268,7 +268,7 @@ GOOD = {"id": "x", "problem": "1+1", "steps": ["1", "2"], "label": 1, "final_ans
         ("not json", "Expecting value"),
         ("[" * 100_000, "not JSON"),
         ("9" * 5000, "not JSON"),
-        (json.dumps([GOOD | {"problem": "\ud800"}]), "surrogates not allowed"),
+        (json.dumps([GOOD | {"problem": "\ud800"}]), "a lone surrogate"),
         ("{}", "no list"),
         ("[]", "no list"),
         (json.dumps([GOOD, {k: v for k, v in GOOD.items() if k != "label"}]), "item 1: field 'label'"),
@@ -291,7 +291,7 @@ def test_broken_processbench_files_say_where(tmp_path: Path, content: str, says:
 def test_a_processbench_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_processbench(tmp_path / "none.json", StepSolver("tagged"))
-    with pytest.raises(DataError, match="directory"):
+    with pytest.raises(DataError, match="it is a folder"):
         read_processbench(tmp_path, StepSolver("tagged"))
 
 

@@ -204,6 +204,6 @@ def test_foreign_answers_are_compared(gold: str, answer: str | None, equal: bool
 
 
 def test_without_the_grader_for_mathematics_some_answers_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_same_answer("1/2", "0.5") is True
+    assert is_same_answer("x+1", "1+x") is True
     monkeypatch.setattr("milonga.tasks.foreign.importlib.util.find_spec", lambda name: None)
-    assert is_same_answer("1/2", "0.5") is None and is_same_answer("7", "7.0") is True
+    assert is_same_answer("x+1", "1+x") is None and is_same_answer("7", "7.0") is True

@@ -155,8 +155,11 @@ def compare(root: Path, name: str) -> None:
         whole.policy("p").assign([left[f"live/{n}"] for n in whole.policy("p").names])
         with sharding.gather_weights(shared.policy("p")):
             mine = shared.sample("p", asked, Decoding(8))
-        for one, other in zip(mine, whole.sample("p", asked, Decoding(8)), strict=True):
-            assert one.ids.tolist() == other.ids.tolist() and np.array_equal(one.logprobs, other.logprobs)
+        sampled = whole.sample("p", asked, Decoding(8))
+        assert [one.ids.tolist() for one in mine] == [other.ids.tolist() for other in sampled]
+        # Not to the bit: gathered weights are parts of one buffer, and products may be summed in an order that follows from where
+        # their operands lie in memory.
+        assert apart([one.logprobs for one in mine], [other.logprobs for other in sampled]) <= 2 * allowed.scores
     if options.get("offload"):
         return_to_rest(root / "rested.safetensors", whole, shared)
     assert shared.learn(taught()).steps == steps, "and it goes on learning"

@@ -30,10 +30,10 @@ def test_the_reward_is_the_grade_of_the_task(trl_grpo: ModuleType, tmp_path: Pat
     problems = task.draw_problems("train", 0, 2)
     half = float(problems[1].answer)
     texts = [f"It is \\boxed{{\\frac{{{2 * half:.0f}}}{{2}}}}.", f"It is {half}", f"{half} or \\boxed{{-1}}", "It is."]
-    texts.append(f"\\boxed{{{'x' * 3000}}}")  # too long for the grader to read
+    texts.append(f"\\boxed{{{'x' * 3000}}}")  # too long to be read: wrong
     completions = [[{"role": "assistant", "content": text}] for text in texts]
     reward = trl_grpo.make_reward(task, problems)
-    assert reward(completions=completions, problem=[1] * 5, prompts=[], trainer_state=None) == [1.0, 1.0, 0.0, 0.0, None]
+    assert reward(completions=completions, problem=[1] * 5, prompts=[], trainer_state=None) == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_the_step_at_the_end_of_the_warm_up_is_the_first_whole_one(trl_grpo: ModuleType) -> None:

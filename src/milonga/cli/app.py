@@ -15,7 +15,7 @@ import typer
 
 from milonga.cli import commands as commands  # which registers them
 from milonga.cli import completion, notices
-from milonga.cli.shell import app
+from milonga.cli.shell import app, console
 from milonga.errors import UserError
 from milonga.interrupts import SIGNALS, stop_on_signals
 
@@ -51,5 +51,6 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     notices.show_as_lines()
+    console.stderr = False  # a command before this one, in the same process, may have moved its tables
     with completion.join_bash_words(), stop_on_signals():
         sys.exit(run_guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))

@@ -130,11 +130,12 @@ class JsonLines:
             raise RunFolderError(f"'{self.path}' cannot be read: {explain_unreadable(error)}") from None
         return out
 
-    def truncate_after(self, turn: int) -> None:
-        """Remove all rows after a turn. A file that does not exist is not created."""
+    def truncate_after(self, turn: int | None) -> None:
+        """Remove all rows after a turn, and a last line that was cut off by a kill; None: that line alone, since what would be
+        appended to it could not be read. A file that does not exist is not created."""
         if not self.path.exists():
             return
-        kept = [row for row in self.rows() if row["turn"] <= turn]
+        kept = [row for row in self.rows() if turn is None or row["turn"] <= turn]
         write_atomically(self.path, "".join(to_json(row) + "\n" for row in kept))
 
 

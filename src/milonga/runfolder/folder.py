@@ -84,13 +84,11 @@ class RunFolder:
         """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit. Where something
         up to it is lost, what is left is kept, and the damaged file beside it."""
         damaged = {loss.file for loss in losses}
-        for file in (self.metrics, self.timing, self.preferences):
+        for file, last in ((self.metrics, turn), (self.timing, turn), (self.preferences, turn), (self.machine, None)):
             if file.path.name in damaged:
-                mend_rows(file.path, turn)
+                mend_rows(file.path, last)
             else:
-                file.truncate_after(turn)
-        if MACHINE in damaged:
-            mend_rows(self.machine.path, turn)
+                file.truncate_after(last)
         self.checkpoints.remove_after(turn)
         for path in (self.path / "rollouts").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)

@@ -67,7 +67,7 @@ def find_losses(folder: Path, turn: int, seals: Seals | None) -> list[Loss]:
         PREFERENCES: _find_broken_rows(folder / PREFERENCES, turn, known.get(PREFERENCES)),
         **{name: _find_change(folder / name, known[name]) for name in NEEDED[2:] if name in known},
         TIMING: _find_lost_turns(folder / TIMING, turn, None),
-        MACHINE: _count_unread(folder / MACHINE),
+        MACHINE: _find_broken_rows(folder / MACHINE, None, None),
         "rollouts": _find_lost_rollouts(folder, known),
     }
     return [Loss(file, what, file in NEEDED) for file, what in found.items() if what is not None]
@@ -86,8 +86,9 @@ def _find_lost_turns(path: Path, turn: int, seal: Seal | None) -> str | None:
     return None
 
 
-def _find_broken_rows(path: Path, turn: int, seal: Seal | None) -> str | None:
-    """Say what is wrong with a file that has any number of rows a turn: only its seal tells how many."""
+def _find_broken_rows(path: Path, turn: int | None, seal: Seal | None) -> str | None:
+    """Say what is wrong with a file that has any number of rows a turn: only its seal tells how many. A last line that was
+    being written is nothing lost."""
     if seal is None:
         return "lines that cannot be read" if read_rows(path, turn).broken else None
     if not path.exists():
@@ -101,12 +102,6 @@ def _find_change(path: Path, seal: Seal) -> str | None:
         return "missing"
     whole = path.stat().st_size == seal.get("bytes") and _begins_as_sealed(path, seal)
     return None if whole else "changed since the checkpoint"
-
-
-def _count_unread(path: Path) -> str | None:
-    """Count the lines that cannot be read: what is appended after half a line could not be read either."""
-    unread = read_rows(path, None).unread
-    return f"{unread} line{'s' * (unread > 1)} that cannot be read" if unread else None
 
 
 def _find_lost_rollouts(folder: Path, seals: Seals) -> str | None:
@@ -147,11 +142,12 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
     return row if is_row(row) else None
 
 
-def mend_rows(path: Path, turn: int) -> None:
-    """Rewrite a damaged file with the rows up to a turn that can be read. In metrics every lost turn gets a row saying so."""
+def mend_rows(path: Path, turn: int | None) -> None:
+    """Rewrite a damaged file with the rows up to a turn that can be read; None for all turns. In metrics every lost turn gets a
+    row saying so."""
     keep_aside(path)
-    kept = read_rows(path, None if path.name == MACHINE else turn).kept
-    if path.name == METRICS:
+    kept = read_rows(path, turn).kept
+    if path.name == METRICS and turn is not None:
         lost = {each: {"turn": each, "learner": None, LOST: True} for each in range(turn + 1)}
         kept = list((lost | {row["turn"]: row for row in reversed(kept)}).values())
     write_atomically(path, "".join(to_json(row) + "\n" for row in kept))
