@@ -125,7 +125,9 @@ class PolicySection(Section):
     lr: float | None = Field(None, gt=0)
     """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
     schedule: RateSchedule = "constant"
-    """Learning rate over the run: constant, or linear or cosine decay to 0 at its end, which `turns` or `budget` says."""
+    """Learning rate over the run: constant, or linear or cosine decay until its end, which `turns` or `budget` says."""
+    lr_end: float = Field(0.0, ge=0, le=1)
+    """Share of the learning rate that a linear or cosine schedule ends at; 0: it decays to nothing."""
     warmup: int | None = Field(None, ge=0)
     """Optimizer steps of linear warm-up, also after a recipe has set the policy back. By default 0 for the embedded model and 5
     for others."""
