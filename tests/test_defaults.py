@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine_helpers import model_folder
+from milonga.config import flatten_keys
 from milonga.errors import ConfigError
 from milonga.objectives.rates import decay_factor, warm_up_factor
 from milonga.recipe import ALLOWED
@@ -176,6 +177,20 @@ def test_settings_of_a_paper_are_for_the_policies_of_the_run(more: dict[str, Any
 def test_a_recipe_without_a_paper_says_so(name: str) -> None:
     with pytest.raises(ConfigError, match="names no settings of a paper"):
         plan(name, published=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("cure", {"policies.generator.warmup": 0, "options.format_fail_value": 0.0}),
+        ("rstar_math", {"options.guided": 3, "options.more": 64, "options.more_from": 4, "turns": 4}),
+        ("self_rewarding", {"policies.generator.schedule": "cosine", "policies.generator.lr_end": 0.1}),
+        ("self_taught_evaluators", {"policies.judge.schedule": "cosine", "policies.judge.lr_end": 0.1}),
+    ],
+)
+def test_what_a_paper_says_is_what_published_resolves_to(name: str, values: dict[str, Any], real: str) -> None:
+    found = flatten_keys(plan(name, real, published=True).config.model_dump(mode="json"))
+    assert {key: found[key] for key in values} == values
 
 
 SAMPLING = {"collect", "search"}

@@ -349,7 +349,7 @@ class Config(Section):
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     published: bool = False
     """Start from the settings of the recipe's paper, where they are known, instead of ours: its page says how they differ.
-    What is set beside it counts all the same."""
+    What the paper does not say stays as it is, and what is set beside it counts all the same."""
     bootstrap: int = Field(0, ge=0)
     """Turns before these in which step solver and step verifier imitate their own readable outputs, balanced over right and
     wrong solutions: for a model that can be read too seldom. `milonga probe` says when."""
