@@ -49,7 +49,7 @@ from milonga.systems.aprm.attacks import (
 from milonga.systems.aprm.credit import AttackReward, balanced_accuracy
 from milonga.systems.aprm.roles import Corruptor
 from milonga.tasks import make_task
-from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution
 from test_resume import assert_same, die, finish, whole
 
 # -- The toy game ----------------------------------------------------------------------------------
@@ -440,6 +440,27 @@ def test_rewrites_are_compared_with_those_of_the_same_step() -> None:
         by_step.setdefault(rollout.target.id, []).append(float(advantage[rollout.mask][0]))
     # Three wrong steps, accepted by a head that knows nothing, and one that is no step.
     assert all(sum(values) == pytest.approx(0.0) and values[3] < 0 < min(values[:3]) for values in by_step.values())
+
+
+def test_a_rewrite_that_nobody_could_grade_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not paid as one that corrupted nothing: it is in no train batch, and no rate counts it."""
+    p = plan(batch={"problems": 8, "rollouts": 4})
+    one = ctx(p)
+    rollouts = replace_corruptor(p, one)
+    problems = sorted({t.problem.id for t in rollouts.of("corruptor")})
+    lost, grade = set(problems[:2]), p.task.grade
+    monkeypatch.setattr(p.task, "grade", lambda problem, *rest: Grade(None) if problem.id in lost else grade(problem, *rest))
+    found = grade_attacks(one, rollouts.of("corruptor"))
+    unknown = {attack.rewrite.id for attack in found if not attack.is_known}
+    assert len(unknown) == 3 * len(lost), "that the fourth is no step is known all the same"
+    assert attack_metrics(found)["malformed_rate"] == pytest.approx(len(problems) / (len(found) - len(unknown)))
+    first, second = p.recipe.credit(one, rollouts)
+    assert {t.id for t in first.rollouts} == {attack.rewrite.id for attack in found} - unknown
+    assert one.dropped["corruptor: nobody could grade its step"] == len(unknown)
+    assert not {t.target.id for t in second.rollouts} & {a.shown.id for a in found if not a.is_known and a.shown is not None}
+    lost |= set(problems)
+    only = [t for t in rollouts if t.agent == "generator" or not t.text.startswith("gibberish")]
+    assert "corruptor" not in {batch.policy for batch in p.recipe.credit(one, Rollouts(only))}
 
 
 def test_old_rewrites_come_back_as_a_quarter() -> None:

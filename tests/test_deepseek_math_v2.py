@@ -156,10 +156,19 @@ def test_the_rubric_never_punishes_what_was_missed(flaws: dict[int, float], said
         ([0.5, 0.5, 0], [True, True, False], 2, None),  # the lowest score is 0, and nobody confirmed it
         ([0.5, 0.5, 1], [True, True, False], 2, 0.5),
         ([], [], 1, None),
+        ([0, 1, 1], [None, None, None], 2, None),  # nobody could read what was said of the defect
+        ([0, 0.5, 1], [False, None, None], 2, None),
+        ([0, 0, 0], [True, True, None], 2, 0.0),  # a third vote would have changed nothing
+        ([0, 0, 0], [True, None, None], 2, None),
+        ([1, 1], [None, None], 2, 1.0),  # without a defect there is nothing to judge
     ],
 )
-def test_labels_by_voting(scores: list[float], confirmed: list[bool], k: int, label: float | None) -> None:
+def test_labels_by_voting(scores: list[float], confirmed: list[bool | None], k: int, label: float | None) -> None:
     assert auto_label(scores, confirmed, k) == label
+
+
+def test_judgements_that_nobody_could_read_label_no_proof() -> None:
+    assert auto_label([0.0] * 8, [has_majority([])] * 8, 2) is None
 
 
 def test_a_majority_is_more_than_half_and_needs_votes() -> None:

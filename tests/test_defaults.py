@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from engine_helpers import model_folder
+from milonga.config import flatten_keys
 from milonga.errors import ConfigError
+from milonga.objectives.rates import decay_factor, warm_up_factor
 from milonga.recipe import ALLOWED
 from milonga.resolve import Plan, resolve
 from milonga.runfolder.note import Note
@@ -175,3 +177,68 @@ def test_settings_of_a_paper_are_for_the_policies_of_the_run(more: dict[str, Any
 def test_a_recipe_without_a_paper_says_so(name: str) -> None:
     with pytest.raises(ConfigError, match="names no settings of a paper"):
         plan(name, published=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("cure", {"policies.generator.warmup": 0, "options.format_fail_value": 0.0}),
+        ("rstar_math", {"options.guided": 3, "options.more": 64, "options.more_from": 4, "turns": 4}),
+        ("self_rewarding", {"policies.generator.schedule": "cosine", "policies.generator.lr_end": 0.1}),
+        ("self_taught_evaluators", {"policies.judge.schedule": "cosine", "policies.judge.lr_end": 0.1}),
+    ],
+)
+def test_what_a_paper_says_is_what_published_resolves_to(name: str, values: dict[str, Any], real: str) -> None:
+    found = flatten_keys(plan(name, real, published=True).config.model_dump(mode="json"))
+    assert {key: found[key] for key in values} == values
+
+
+SAMPLING = {"collect", "search"}
+"""Phases in which outputs are kept for later and nothing is learned."""
+
+
+def list_rate_factors(p: Plan) -> dict[str, list[list[tuple[float, float]]]]:
+    """Policy to the factors of its rate, by warm-up and by decay, at the end of each turn that it learns in: a list for each
+    time between two resets.
+
+    A policy whose agents are no learners of the schedule learns in the turns of the others. Conditions never hold, as above.
+    """
+    schedule, cursor, led, entered = p.schedule, Cursor(), 0, -1
+    learners = {phase.learner for phase in schedule.intro + schedule.cycle}
+    teaching = {name: {a for a, policy in p.agents.items() if policy == name} & learners or learners for name in p.policies}
+    factors: dict[str, list[list[tuple[float, float]]]] = {name: [[]] for name in p.policies}
+    while led < p.config.turns:
+        cursor = schedule.advance(cursor, [{}] * cursor.done)
+        phase = schedule.get_phase(cursor.phase)
+        assert phase is not None
+        for action in phase.enter if cursor.phase != entered else ():
+            if action.kind != "snapshot":
+                factors[action.policy].append([])
+        entered = cursor.phase
+        for name, section in p.policies.items():
+            if phase.name not in SAMPLING and phase.learner in teaching[name]:
+                steps = (len(factors[name][-1]) + 1) * section.epochs * section.minibatches
+                decay = decay_factor(section.schedule, led / p.config.turns, section.lr_end)
+                factors[name][-1].append((warm_up_factor(steps - 1, section.warmup_steps), decay))
+        led += phase.learner == p.recipe.lead and phase.counts
+        cursor = Cursor(cursor.phase, cursor.done + 1)
+    return {name: [one for one in found if one] for name, found in factors.items()}
+
+
+def test_a_warm_up_is_counted_between_resets(real: str) -> None:
+    """Three rounds of eight turns of the reward model, which is set back in each, and two of the policy, which is not."""
+    policies = {"verifier": {"warmup": 100, "minibatches": 4}, "generator": {"model": real, "warmup": 10}}
+    found = list_rate_factors(plan("apo", real, policies=policies, turns=6))
+    assert {name: [round(one[-1][0], 6) for one in some] for name, some in found.items()} == {
+        "generator": [0.6],
+        "verifier": [0.32] * 3,
+    }
+
+
+@pytest.mark.parametrize(("name", "published"), [*((name, False) for name in RECIPES), *((name, True) for name in PUBLISHED)])
+def test_every_policy_learns_at_the_rate_that_it_states(name: str, published: bool, real: str) -> None:
+    """A warm-up begins anew with every optimizer: one that is longer than a round holds the rate down for the whole run. At
+    least half of the rate is reached at some step, and no round ends in the first half of its warm-up."""
+    for policy, found in list_rate_factors(plan(name, real, published=published)).items():
+        assert all(max(warm for warm, _ in one) >= 0.5 for one in found), policy
+        assert max(warm * decay for one in found for warm, decay in one) >= 0.5, policy

@@ -44,6 +44,14 @@ def least_sure(reward: SliceReward, correct: float) -> float:
     return next((q for q in grid if worth(True, q) > worth(False, q) + 1e-12), 2.0)
 
 
+def test_published_reads_the_question_and_the_slice_alone() -> None:
+    p = resolve([{"recipe": "gar", "published": True, "policies": {"generator": {"model": "a/model"}}}])
+    options, judge = p.config.options, p.roles["verifier"]
+    assert (options["context"], options["sft"], options["slice_chars"], p.config.turns) == ("slice", 500, 1280, 400)
+    assert [options[f"lambda{number}"] for number in (1, 2, 3, 4)] == [1.0, 1.0, 1.0, 0.5]
+    assert isinstance(judge, SliceJudge) and judge.context == "slice"
+
+
 def test_the_published_weights_say_yes_from_a_third_or_three_fifths_on() -> None:
     assert least_sure(SliceReward(1.0, 0.5), 1.0) == pytest.approx(1 / 3, abs=1e-3)
     assert least_sure(SliceReward(1.0, 0.5), 0.0) == pytest.approx(0.6, abs=2e-3)

@@ -208,6 +208,24 @@ def plan(**settings: Any) -> Plan:
     return resolve([{"recipe": "prime"}, TINY, {"policies": {"generator": FAST, "verifier": FAST}}, settings])
 
 
+def test_published_is_what_the_paper_and_its_code_do() -> None:
+    """The baseline, the rescaling and the whitening of the released code, without which process rewards have hardly any part;
+    batch, updates, rates, lengths and the filter of the paper."""
+    p = resolve([{"recipe": "prime", "published": True, "policies": {"generator": {"model": "a/model"}}}])
+    options, (policy, reward_model) = p.config.options, (p.policies[agent] for agent in ("generator", "verifier"))
+    assert (options["loo"], options["process_norm"], options["whitening"]) == ("code", "max_return", "full")
+    assert (options["prm_update"], options["outcome_weight"], options["process_weight"]) == ("after", 1.0, 1.0)
+    assert (options["accuracy_low"], options["accuracy_high"], options["gamma"]) == (0.2, 0.8, 1.0)
+    assert (p.config.batch.problems, p.config.batch.rollouts, p.config.turns) == (256, 4, 592)
+    assert (p.config.sampling.max_tokens, p.config.sampling.temperature) == (3072, 1.0)
+    assert (policy.lr, policy.minibatches, policy.grad_clip, policy.schedule) == (5e-7, 4, 1.0, "constant")
+    assert (reward_model.lr, reward_model.minibatches, reward_model.grad_clip) == (1e-6, 4, 10.0)
+    assert reward_model.weight_decay == 0.0 and reward_model.schedule == "constant"
+    generator, verifier = (p.recipe.objectives[agent] for agent in ("generator", "verifier"))
+    assert generator.estimator.advantage == "leave_one_out" and generator.loss.kl_coef == generator.loss.entropy_coef == 0.0
+    assert verifier.loss.beta == 0.05 and generator.loss.clip_low == generator.loss.clip_high == 0.2
+
+
 @cache
 def engine() -> Any:
     return make_engine(plan())

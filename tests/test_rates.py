@@ -29,6 +29,14 @@ def test_decay_by_hand() -> None:
     assert [decay_factor("cosine", at) for at in thirds] == pytest.approx([1.0, 0.75, 0.25, 0.0], abs=1e-15)
 
 
+def test_a_decay_may_end_above_nothing() -> None:
+    """Halfway between 1 and 0.1 is 0.55; a constant rate has no end."""
+    for schedule in ("linear", "cosine"):
+        found = [decay_factor(schedule, at, 0.1) for at in (0.0, 0.5, 1.0)]
+        assert found == pytest.approx([1.0, 0.55, 0.1])
+    assert decay_factor("constant", 1.0, 0.1) == 1.0
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
@@ -79,3 +87,11 @@ def test_a_run_decays_with_its_turns_and_says_so(tmp_path: Path) -> None:
     milonga.run("grpo", turns=3, out=tmp_path / "run", settings=TINY | {"policies": policy}, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1:]
     assert [row["learn/generator/lr"] for row in rows] == pytest.approx([5e-5, 7.5e-5, 2.5e-5])
+
+
+def test_a_run_decays_to_the_share_that_is_set(tmp_path: Path) -> None:
+    """Two turns of a line from 1 to 0.2: the second begins in the middle, at 0.6."""
+    policy = {"generator": {"lr": 1e-4, "schedule": "linear", "lr_end": 0.2}}
+    milonga.run("grpo", turns=2, out=tmp_path / "run", settings=TINY | {"policies": policy}, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1:]
+    assert [row["learn/generator/lr"] for row in rows] == pytest.approx([1e-4, 6e-5])

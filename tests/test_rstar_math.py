@@ -296,6 +296,25 @@ def test_the_same_search_gives_the_same_trees_and_more_walks_go_on_in_them() -> 
     assert [root.visits for root in roots] == [8, 8] and all(len(nodes(r)) >= b for r, b in zip(roots, before, strict=True))
 
 
+def test_further_walks_begin_in_the_round_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the paper the preference model guides from the third round on, and the fourth walks on where nothing was solved."""
+    calls: list[int] = []
+
+    def watch(one: Context, roots: list[Node], simulations: int, how: Search) -> None:
+        calls.append(simulations)
+        run_simulations(one, roots, simulations, how)
+
+    monkeypatch.setattr("milonga.systems.rstar_math.recipe.run_simulations", watch)
+    options = {"candidates": 2, "more": 1, "min_accuracy": 1.0}
+    for more, began in (({"more_from": 4}, 4), ({}, 3)):
+        p = plan(batch={"problems": 2, "rollouts": 2}, options=options | more)
+        for number in (2, 3, 4):
+            calls.clear()
+            p.recipe.state["round"] = number
+            p.recipe.rollout(ctx(p))
+            assert calls == ([2, 1] if number >= began else [2])
+
+
 @pytest.mark.parametrize("blame", [True, False])
 def test_dead_ends_count_as_wrong_for_all_that_led_there_unless_told_otherwise(blame: bool) -> None:
     for root in trees(search(3, depth=1, check=False, blame=blame), simulations=4):

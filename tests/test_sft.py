@@ -176,6 +176,25 @@ def write_rows(path: Path, solution: str) -> dict[str, Any]:
     return {"name": "jsonl", "path": str(path), "fields": {"solution": "solution"}}
 
 
+def test_a_verifier_needs_more_than_a_few_wrong_solutions(tmp_path: Path) -> None:
+    """Of forty solutions, some with a sum in them: two are not enough to learn what is wrong, twenty are."""
+    path = tmp_path / "some.jsonl"
+    rows: list[list[str]] = []
+    for text in ("One counts, and it is {all}.", "She has {n} pens.\n{n} + 2 = {all}."):
+        task = write_rows(path, text)
+        rows.append(path.read_text().splitlines())
+    none, sums = rows
+    policies = {"generator": {"model": "embedded"}}
+    for count, refused in ((2, True), (20, False)):
+        path.write_text("\n".join([*sums[:count], *none[count:]]))
+        settings = {"recipe": "sft", "task": task | {"dev": 1, "test": 1}, "policies": policies}
+        if not refused:
+            assert resolve([settings])
+            continue
+        with pytest.raises(ConfigError, match=r"only \d of 100 worked .* can be given .* set options\.n_verifier=0"):
+            resolve([settings])
+
+
 def test_a_verifier_sees_wrong_solutions_or_is_not_trained(tmp_path: Path) -> None:
     """Without marks of a calculator it saw none, and learned to call everything right."""
     good = write_rows(tmp_path / "good.jsonl", "She has {n} pens.\n{n} + 2 = {all}.")

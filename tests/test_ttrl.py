@@ -125,6 +125,13 @@ def test_answers_are_told_apart_by_text_or_by_the_grader() -> None:
 # The recipe.
 
 
+def test_the_warm_up_of_the_paper_is_a_share_of_the_run(tmp_path: Path) -> None:
+    """3 % of all updates: 625 turns of eight."""
+    p = resolve([{"recipe": "ttrl", "published": True, "policies": {"generator": {"model": model_folder(tmp_path)}}}])
+    section = p.policies["generator"]
+    assert section.warmup_steps == 0.03 * p.config.turns * section.minibatches == 150
+
+
 def plan(settings: dict[str, Any] | None = None, **options: Any) -> Plan:
     return resolve([{"recipe": "ttrl", "options": options}, TINY, {"policies": {"generator": FAST}}, settings or {}])
 

@@ -125,7 +125,9 @@ class PolicySection(Section):
     lr: float | None = Field(None, gt=0)
     """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
     schedule: RateSchedule = "constant"
-    """Learning rate over the run: constant, or linear or cosine decay to 0 at its end, which `turns` or `budget` says."""
+    """Learning rate over the run: constant, or linear or cosine decay until its end, which `turns` or `budget` says."""
+    lr_end: float = Field(0.0, ge=0, le=1)
+    """Share of the learning rate that a linear or cosine schedule ends at; 0: it decays to nothing."""
     warmup: int | None = Field(None, ge=0)
     """Optimizer steps of linear warm-up, also after a recipe has set the policy back. By default 0 for the embedded model and 5
     for others."""
@@ -347,7 +349,7 @@ class Config(Section):
     """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     published: bool = False
     """Start from the settings of the recipe's paper, where they are known, instead of ours: its page says how they differ.
-    What is set beside it counts all the same."""
+    What the paper does not say stays as it is, and what is set beside it counts all the same."""
     bootstrap: int = Field(0, ge=0)
     """Turns before these in which step solver and step verifier imitate their own readable outputs, balanced over right and
     wrong solutions: for a model that can be read too seldom. `milonga probe` says when."""

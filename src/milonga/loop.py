@@ -289,9 +289,10 @@ class Loop:
             signals += count_signals(train_batch)
             total += len(train_batch.rollouts)
             behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None
+            section = self.plan.policies[train_batch.policy]
             taught = replace(
                 train_batch,
-                lr_scale=decay_factor(self.plan.policies[train_batch.policy].schedule, ctx.progress),
+                lr_scale=decay_factor(section.schedule, ctx.progress, section.lr_end),
                 stale_cap=self.config.staleness_cap if behind else None,
             )
             with ctx.timeline.measure("learn"):

@@ -16,8 +16,9 @@ def warm_up_factor(steps: int, warmup: int) -> float:
     return min(1.0, (steps + 1) / warmup) if warmup else 1.0
 
 
-def decay_factor(schedule: RateSchedule, progress: float) -> float:
-    """Decay with the progress of a run, from 1 at its start to 0 at its end: not at all, by a line, or by half a cosine."""
-    if schedule == "linear":
-        return 1.0 - progress
-    return (1.0 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0
+def decay_factor(schedule: RateSchedule, progress: float, end: float = 0.0) -> float:
+    """Decay with the progress of a run, from 1 at its start to `end` at its end: not at all, by a line, or by half a cosine."""
+    if schedule == "constant":
+        return 1.0
+    left = 1.0 - progress if schedule == "linear" else (1.0 + math.cos(math.pi * progress)) / 2
+    return end + (1.0 - end) * left

@@ -91,7 +91,7 @@ class Apo(Recipe):
     published = {
         "batch": {"problems": 64, "rollouts": 4},
         "sampling": {"max_tokens": 512},
-        "policies": {"verifier": {"lr": 1e-6, "warmup": 100}},
+        "policies": {"verifier": {"lr": 1e-6}},
         "options": {"human_weight": 1.0, "own_weight": 0.1, "drop_correct": False, "rm_restart": "base"},
     }
     Options = ApoOptions

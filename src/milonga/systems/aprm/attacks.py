@@ -26,12 +26,17 @@ from milonga.types import Rollout, Rollouts
 
 @dataclass(frozen=True)
 class Attack:
-    """One rewritten step. `right` is the oracle's label; None where it is not a step at all, which is shown to nobody."""
+    """One rewritten step. `right` is the oracle's label; None where it is no step, and shown to nobody, or nobody can tell."""
 
     rewrite: Rollout
     right: bool | None
     shown: Rollout | None
     accepted: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what was written: a right step, a wrong one, or none."""
+        return self.shown is None or self.right is not None
 
 
 def label_last_step(solution: Rollout, right: bool) -> Labelled:
@@ -146,11 +151,12 @@ def check_by_answers(ctx: Context, rewrites: Rollouts, shown: Sequence[Rollout |
 
 
 def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
-    """Return the share of wrong rewrites that are accepted, and of all rewrites the shares that are not wrong or not steps."""
+    """Return the share of wrong rewrites that are accepted, and of all that were graded the shares not wrong, or not steps."""
+    known = [attack for attack in found if attack.is_known]
     return {
-        "fool_rate": mean([attack.accepted for attack in found if attack.right is False]),
-        "invalid_rate": mean([attack.right is not False for attack in found]),
-        "malformed_rate": mean([attack.right is None for attack in found]),
+        "fool_rate": mean([attack.accepted for attack in known if attack.right is False]),
+        "invalid_rate": mean([attack.right is not False for attack in known]),
+        "malformed_rate": mean([attack.right is None for attack in known]),
     }
 
 

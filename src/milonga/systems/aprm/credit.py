@@ -26,7 +26,7 @@ class AttackReward:
 
     def __call__(self, right: bool | None, accepted: bool) -> float:
         """Return the reward. `right` is what the oracle says of the rewritten step; None where it is no step, and was shown to
-        nobody."""
+        nobody. A step of which the oracle says nothing has no reward: it does not belong here."""
         if right is None or right:
             return self.bottom
         return self.top if accepted else self.middle

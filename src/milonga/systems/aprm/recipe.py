@@ -23,18 +23,8 @@ from milonga.recipe import ALLOWED, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.aprm.attacks import (
-    Attack,
-    attack_metrics,
-    build_step_prefix,
-    family_metrics,
-    grade_attacks,
-    label_last_step,
-    list_family_metrics,
-    sample_gold_steps,
-    sample_own_steps,
-    slice_correct_steps,
-)
+from milonga.systems.aprm import attacks
+from milonga.systems.aprm.attacks import Attack, attack_metrics, label_last_step, list_family_metrics, slice_correct_steps
 from milonga.systems.aprm.credit import AttackReward
 from milonga.systems.aprm.roles import Corruptor
 from milonga.tasks.base import ANSWERS, STEPS, Task
@@ -130,7 +120,7 @@ class Aprm(Scoring):
         return self.options.oracle == "steps" or (self.options.oracle == "auto" and known)
 
     def grade_attacks(self, ctx: Context, rewrites: Rollouts) -> list[Attack]:
-        return grade_attacks(ctx, rewrites, 0 if self.is_exact(ctx) else self.options.completions)
+        return attacks.grade_attacks(ctx, rewrites, 0 if self.is_exact(ctx) else self.options.completions)
 
     def schedule(self) -> Schedule:
         """First the corruptor imitates a teacher, then the scorer warms up. Then both are snapshot and the game begins."""
@@ -171,24 +161,29 @@ class Aprm(Scoring):
         if not rollouts.of("corruptor"):
             return []  # no solution of the turn has a right step to rewrite
         found = self.grade_attacks(ctx, rollouts.of("corruptor"))
-        solutions = rollouts.of("generator")
         train_batches = []
-        if self.is_corruptor_active(ctx) and (ctx.learner == "corruptor" or self.options.updates == "simultaneous"):
+        unknown = sum(not attack.is_known for attack in found)
+        if unknown:
+            ctx.dropped["corruptor: nobody could grade its step"] += unknown
+        moves = ctx.learner == "corruptor" or self.options.updates == "simultaneous"
+        if unknown < len(found) and moves and self.is_corruptor_active(ctx):
             train_batches.append(self.credit_corruptor(ctx, found))
         if ctx.learner == "verifier":
-            train_batches.append(self.credit_verifier(ctx, solutions, found))
+            train_batches.append(self.credit_verifier(ctx, rollouts.of("generator"), found))
         return train_batches
 
     def credit_corruptor(self, ctx: Context, found: list[Attack]) -> TrainBatch:
         """Make the corruptor's train batch: wrong and accepted earns more than wrong and caught, and that more than not
-        corrupted. The baseline is over the rewrites of one step."""
+        corrupted. The baseline is over the rewrites of one step; what nobody could grade is in none, nor in the batch."""
         o, estimator = self.options, self.objectives["corruptor"].estimator
         reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Rollouts(a.rewrite for a in found)
-        rewards = np.array([reward(a.right, a.accepted) for a in found])
+        rewards = np.array([reward(a.right, a.accepted) if a.is_known else np.nan for a in found])
         penalties = ctx.compute_kl_penalties(rewrites, estimator)
         credit = outcome_advantages(rewards, rewrites, rewrites.target_ids, estimator, penalties)
+        kept = [(a.rewrite, advantages) for a, advantages in zip(found, credit, strict=True) if a.is_known]
+        rows, advantages = Rollouts(row for row, _ in kept), [each for _, each in kept]
         sources = {"steps" if self.is_exact(ctx) else "answers": 0.5, "verifier": 0.5}
-        return self.train_batch("corruptor", rewrites, advantages=credit, sources=sources)
+        return self.train_batch("corruptor", rows, advantages=advantages, sources=sources)
 
     def credit_verifier(self, ctx: Context, solutions: Rollouts, found: list[Attack]) -> TrainBatch:
         """Make the scorer's train batch: rewritten steps of this and earlier turns, and as many untouched ones. Weights balance
@@ -211,7 +206,7 @@ class Aprm(Scoring):
     def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         """Label the untouched steps that are right."""
         return [
-            label_last_step(build_step_prefix(ctx, piece), True)
+            label_last_step(attacks.build_step_prefix(ctx, piece), True)
             for steps in slice_correct_steps(ctx, solutions, self.is_exact(ctx))
             for piece in steps
         ]
@@ -221,9 +216,9 @@ class Aprm(Scoring):
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the scorer on every family of mistakes, with a mean over held-out ones, and the corruptor's attacks."""
-        sample = sample_gold_steps if self.is_exact(ctx) else sample_own_steps
+        sample = attacks.sample_gold_steps if self.is_exact(ctx) else attacks.sample_own_steps
         targets = sample(ctx, self.options.measured)
-        out = family_metrics(ctx, targets, self.options.held_out)
+        out = attacks.family_metrics(ctx, targets, self.options.held_out)
         if self.options.attack == "learned":
             out |= attack_metrics(self.grade_attacks(ctx, ctx.ask("corruptor", targets)))
         return dict.fromkeys(self.measures) | out

@@ -77,7 +77,7 @@ class Cure(Recipe):
         "turns": 350,
         "batch": {"problems": 100},
         "sampling": {"max_tokens": 8192},
-        "policies": {"generator": {"lr": 1e-6}},
+        "policies": {"generator": {"lr": 1e-6, "warmup": 0}},
         "options": {"format_fail_value": 0.0},
     }
     measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")

@@ -44,20 +44,22 @@ def analysis_quality(reported: Collection[int], given: float, flaws: Mapping[int
     return 1.0 if given == score_from_flaws(founded) else 0.5
 
 
-def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> float | None:
-    """Return the label of a proof from several analyses: their scores, and which of them the meta-verifier confirmed.
+def auto_label(scores: Sequence[float], confirmed: Sequence[bool | None], k: int) -> float | None:
+    """Return the label of a proof from several analyses: their scores, and which of them the meta-verifier confirmed (None
+    where no judgement could be read).
 
-    The lowest score, if at least `k` analyses that give it are confirmed; 1, if no analysis with a score below 1 is confirmed;
-    None otherwise: the proof is better left to an expert.
+    The lowest score, if at least `k` analyses that give it are confirmed; 1, if every analysis with a score below 1 was judged
+    and none is confirmed; None otherwise: the proof is better left to an expert.
     """
-    found = [score for score, is_confirmed in zip(scores, confirmed, strict=True) if is_confirmed and score < 1]
     if not scores:
         return None
-    if not found:
+    verdicts = [verdict for score, verdict in zip(scores, confirmed, strict=True) if score < 1]
+    if all(verdict is False for verdict in verdicts):
         return 1.0
-    return min(scores) if found.count(min(scores)) >= k else None
+    lowest = [verdict for score, verdict in zip(scores, confirmed, strict=True) if score == min(scores)]
+    return min(scores) if lowest.count(True) >= k else None
 
 
-def has_majority(votes: Sequence[bool]) -> bool:
-    """Whether more than half of the votes are yes; without votes there is no majority."""
-    return 2 * sum(votes) > len(votes)
+def has_majority(votes: Sequence[bool]) -> bool | None:
+    """Whether more than half of the votes are yes; None without votes: what nobody judged is not refuted."""
+    return 2 * sum(votes) > len(votes) if votes else None

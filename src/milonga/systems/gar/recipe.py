@@ -106,7 +106,7 @@ class Gar(Recipe):
     # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
     defaults = {"policies": {"verifier": {"objective": {"advantage": "centre"}}}}
     embedded_defaults = {"policies": {"verifier": {"lr": 3e-4}}, "options": {"sft": 60}}
-    published = {"turns": 400, "options": {"sft": 500, "slice_chars": 1280}}
+    published = {"turns": 400, "options": {"sft": 500, "slice_chars": 1280, "context": "slice"}}
 
     needs = {ANSWERS}
 

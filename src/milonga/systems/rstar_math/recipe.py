@@ -36,7 +36,9 @@ class RstarMathOptions(SearchOptions):
     searches: int = Field(4, ge=1)
     """Turns of search in a round, each over batch.problems new problems; then both learn, once. N turns are N rounds."""
     more: int = Field(0, ge=0)
-    """Further walks where none has arrived at the right answer, from `guided` on."""
+    """Further walks where none has arrived at the right answer."""
+    more_from: int | None = Field(None, ge=1)
+    """Round from which on there are such walks; None: as `guided`."""
     top: int = Field(2, ge=1)
     """Right solutions of a problem that the policy learns."""
     pick: Literal["q", "random"] = "q"
@@ -92,7 +94,7 @@ class RstarMath(Recipe):
         "turns": 4,
         "batch": {"rollouts": 48},
         "policies": {"generator": {"lr": 7e-6, "epochs": 2}, "verifier": {"lr": 7e-6, "epochs": 1}},
-        "options": {"steps": "code", "candidates": 12, "more": 64, "min_accuracy": 0.0, "vote": 8},
+        "options": {"steps": "code", "candidates": 12, "more": 64, "more_from": 4, "min_accuracy": 0.0, "vote": 8},
     }
     Options = RstarMathOptions
     options: RstarMathOptions
@@ -149,11 +151,10 @@ class RstarMath(Recipe):
             state |= {"round": state["round"] + 1, "searched": [], "learned": False}
         first, problems = ctx.start + ctx.drawn, ctx.problems()
         places = {problem.id: first + number for number, problem in enumerate(problems)}
-        late = state["round"] >= o.guided
-        search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
+        search = self.make_search(ctx, guided=state["round"] >= o.guided and state["accuracy"] >= o.min_accuracy)
         roots = make_roots(ctx, corrupt_keys(ctx, problems, o.wrong_keys))
         run_simulations(ctx, roots, self.group_size, search)
-        if late and o.more:
+        if o.more and state["round"] >= (o.more_from or o.guided):
             run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
         trees = [harvest_tree(root, places[root.rollout.problem.id], o.margin, o.edits) for root in roots]
         state["searched"] = state["searched"] + trees

@@ -104,6 +104,7 @@ class SelfRewarding(Recipe):
             "generator": {
                 "lr": 1e-6,
                 "schedule": "cosine",
+                "lr_end": 0.1,
                 "objective": {"preset": "dpo", "beta": 0.1, "nll_coef": 0.0, "kl_from": BEFORE},
             }
         },

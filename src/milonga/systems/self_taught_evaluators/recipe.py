@@ -110,7 +110,7 @@ class SelfTaughtEvaluators(Recipe):
     }
     published = {
         "sampling": {"temperature": 0.7, "max_tokens": 2048},
-        "policies": {"judge": {"lr": 1e-6, "schedule": "cosine", "warmup": 100, "weight_decay": 0.1}},
+        "policies": {"judge": {"lr": 1e-6, "schedule": "cosine", "lr_end": 0.1, "weight_decay": 0.1}},
     }
     Options = SelfTaughtEvaluatorsOptions
     options: SelfTaughtEvaluatorsOptions

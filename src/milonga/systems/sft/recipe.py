@@ -19,7 +19,11 @@ from milonga.tasks.base import DEMONSTRATIONS, Task
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 SEARCHED = 100
-"""Worked solutions among which one must be found that can be given a flaw."""
+"""Worked solutions that are tried before a run begins: how many of them can be given a flaw?"""
+# Half of the solutions that a verifier sees are given a flaw where they can be. With less than a quarter of them that is fewer
+# than one in eight, and a verifier that calls everything right is hardly ever wrong.
+LEAST_FLAWED = 0.25
+"""Share of them without which the verifier is not trained."""
 
 
 class SftOptions(RecipeOptions):
@@ -76,12 +80,14 @@ class Sft(Recipe):
         return [self.train_batch(ctx.learner, rollouts, weights=weights, sources={"demonstrations": 1.0}, notes=notes)]
 
     def check(self, task: Task) -> None:
-        """Refuse worked solutions of which none can be given a flaw: a verifier would learn to call everything right."""
+        """Refuse worked solutions of which too few can be given a flaw: a verifier would learn to call everything right."""
         problems = task.draw_problems("train", 0, SEARCHED) if self.options.n_verifier else []
-        if problems and not any(task.demonstrate_flawed(p, keyed_rng("flawed", p.id)) for p in problems):
+        flawed = sum(task.demonstrate_flawed(p, keyed_rng("flawed", p.id)) is not None for p in problems)
+        if flawed < LEAST_FLAWED * len(problems):
+            count = "none" if flawed == 0 else f"only {flawed}"
             raise ConfigError(
-                f"recipe 'sft': none of {SEARCHED} worked solutions of task '{task.name}' can be given a wrong step, so the "
-                "verifier would learn to call everything right; set options.n_verifier=0 to train the generator alone"
+                f"recipe 'sft': {count} of {len(problems)} worked solutions of task '{task.name}' can be given a wrong step, "
+                "so the verifier would learn to call everything right; set options.n_verifier=0 to train the generator alone"
             )
 
 

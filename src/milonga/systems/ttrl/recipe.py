@@ -63,7 +63,8 @@ class Ttrl(Recipe):
         "batch": {"problems": 8, "rollouts": 32},
         "sampling": {"max_tokens": 3072},
         "policies": {
-            "generator": {"lr": 5e-7, "schedule": "cosine", "minibatches": 8, "objective": {"kl_coef": 0.001}},
+            # 150 steps: 3 % of 625 turns of eight updates each.
+            "generator": {"lr": 5e-7, "schedule": "cosine", "warmup": 150, "minibatches": 8, "objective": {"kl_coef": 0.001}},
         },
     }
     Options = TtrlOptions
