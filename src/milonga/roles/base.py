@@ -21,8 +21,8 @@ from milonga.types import Parsed, PerToken, Problem, Prompt, Rollout, Rollouts, 
 
 Dialect = Literal["plain", "tagged", "terse"]
 DIALECTS: tuple[Dialect, ...] = ("plain", "tagged", "terse")
-"""plain: ordinary prose, for any instruct model. tagged: for models trained in it. terse: for the embedded models. A role that
-has no prose form yet writes and parses tags in the plain dialect too."""
+"""plain: ordinary prose, for any instruct model. tagged: for models trained in it. terse: for the embedded models. A role of
+one's own that has no prose form writes and parses tags in the plain dialect too."""
 
 
 class JudgeContext(Protocol):
