@@ -434,8 +434,23 @@ YES_NO = re.compile(r"(?<![a-z])(?:yes|no)(?![a-z])", re.IGNORECASE)
 OFFERED = re.compile(r"\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}(?:yes|no)\b", re.IGNORECASE)
 OFFERED_BEFORE = re.compile(r"\b(?:yes|no)\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
 """Who repeats the two words that were asked for has not chosen one."""
-ANNOUNCED = re.compile(r"(?:\b(?:verdict|judge?ment|answer|conclusion|decision)\b(?: is)?|\?)[^\w\n]{0,12}$", re.IGNORECASE)
-"""What stands before a yes or no that was asked for."""
+CALLED_SO = r"\b(?:verdict|judge?ment|conclusion|decision)\b(?: is)?"
+ASKED = re.compile(
+    rf"(?:{CALLED_SO}|\(yes/no\)\?|\b(?:answer|solution|part)\b[^?\n]*\b(?:correct|right)\b[^?\n]*\?)[^\w\n]{{0,12}}$",
+    re.IGNORECASE,
+)
+"""What stands before a yes or no that was asked for: the word verdict, or the question."""
+HEADED = re.compile(rf"{CALLED_SO}\W{{0,12}}$", re.IGNORECASE)
+ANSWERED = re.compile(r"\banswer\b(?: is)?[^\w\n]{0,12}$", re.IGNORECASE)
+OTHER_QUESTION = re.compile(r"\?[^\w\n]{0,12}$")
+COUNTED = re.compile(
+    r"\s+(?:errors?|mistakes?|issues?|problems?|flaws?|faults?|defects?|gaps?|steps?|parts?|further|other|more|need|doubt|longer)\b",
+    re.IGNORECASE,
+)
+PLAIN_WORD = re.compile(
+    r"\s+(?!(?:because|since|as|it|its|the|this|that|these|there|all|every|each|for|due|but|and|we|they)\b)[a-z]", re.IGNORECASE
+)
+"""What follows a "no" that counts something, as in "no errors" and, but for capitals, "no arithmetic slip"."""
 
 
 def read_yes_no(text: str) -> Verdict | None:
@@ -458,17 +473,19 @@ def swap_yes_no(word: str) -> str:
 
 
 def _weigh_yes_no(word: str, before: str, after: str) -> int:
-    """Weigh a yes or no as a verdict. 3: in a box, or behind "Verdict:" or the question. 2: alone on its line, or the last word
-    of one, in capitals. 1: the beginning of a line, as in "No, since". 0: a word of the analysis."""
+    """Weigh a yes or no as a verdict. 3: in a box, or behind "Verdict:", the question that was asked, or "the answer is". 2:
+    alone on its line, below "Verdict", or the last word of a line, in capitals. 1: the beginning of a line, as in "No, since",
+    or behind another question. 0: a word of the analysis."""
     line = before.rpartition("\n")[2]
-    if OFFERED.match(after) or OFFERED_BEFORE.search(line):
+    if OFFERED.match(after) or OFFERED_BEFORE.search(line) or (COUNTED if word.isupper() else PLAIN_WORD).match(after):
         return 0
     ends, begins = ENDING.match(after) is not None, not line.strip(" *_\"'`>-#[(")
-    if BOX_BEFORE.search(line) or (ANNOUNCED.search(line) and (ends or after[:1] in ".,;:")):
+    explained = ends or REASON.match(after) is not None
+    if BOX_BEFORE.search(line) or ASKED.search(line) or (ANSWERED.search(line) and explained):
         return 3
-    if ends and (begins or word.isupper()):
+    if (ends and (begins or word.isupper())) or (begins and HEADED.search(before)):
         return 2
-    return 1 if begins and after[:1] in (",", ".", ";", ":", "!") else 0
+    return 1 if explained and (begins or OTHER_QUESTION.search(line)) else 0
 
 
 LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,4}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
