@@ -516,28 +516,64 @@ def _find_boxes_behind(text: str, match: re.Match[str]) -> list[str]:
     return BOXED_LEVEL.findall(text[match.end() : match.end() + NEAR].partition("\n")[0])
 
 
-CALLED_STEP = r"(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version)"
+CHANGED = (
+    r"(?:subtly |slightly )?(?:rewritten|modified|revised|altered|changed|corrupted|flawed|incorrect|wrong|erroneous|new|next)"
+)
+CALLED_STEP = (
+    rf"(?:the |my |a )?(?:{CHANGED} (?:step|version|paragraph|part|text)(?: \d{{1,3}})?|rewritten"
+    rf"|(?:step|paragraph) \d{{1,3}} \({CHANGED}\))"
+)
 LABEL = re.compile(
     rf"\W{{0,8}}(?:{CALLED_STEP}[*_`]{{0,3}}:[\s*`]*"
     rf"|(?:sure|certainly|here(?: is|'s)|{CALLED_STEP})\b[^\n]{{0,80}}:[ \t*_`]*(?:\n|\Z))",
     re.IGNORECASE,
 )
 """What announces a text that was asked for: a name before it, or a line of its own."""
+ORIGINAL = re.compile(
+    r"\W{0,8}(?:the )?original(?: (?:step|version|paragraph|part|text))?(?: \d{1,3})?[*_`]{0,3}:", re.IGNORECASE
+)
+CONFESSION = re.compile(
+    r"\W{0,8}(?:I(?:'ve| have)? (?:\w{4,15}ly )?(?:introduced|changed|altered|replaced|modified|rewrote|made an? )"
+    r"|this (?:introduces|contains an? |creates|rewrite|change)"
+    r"|(?:here|in this (?:step|version)),? (?:the|an?) (?:\w{3,15} )?(?:mistake|error)\b"
+    r"|(?:the|an?) (?:subtle|small|intentional|deliberate|introduced|key) (?:mistake|error)\b)",
+    re.IGNORECASE,
+)
 REMARK = re.compile(
-    r"\W{0,8}(?:(?:explanation|note|remark)[*_`]{0,3}:"
+    r"\W{0,8}(?:(?:explanation|note|remark|changes? made)(?: of [^\n:]{0,40})?[*_`]{0,3}:"
     r"|(?:(?:the |this )?(?:mistake|error)|(?:in )?this (?:rewritten|version|step))\b)",
     re.IGNORECASE,
 )
-"""The beginning of a line that speaks about it."""
-TAGS = ("<step>", "</step>")
+"""The beginning of a line that speaks about it: one that tells what was done to it, or a remark."""
+RULE = re.compile(r"\s{0,3}(?:-{3,}|\*{3,}|_{3,})\s*")
+OPEN_STEP, CLOSE_STEP = "<step>", "</step>"
 
 
 def strip_reply(text: str) -> str | None:
-    """Strip a reply that should be one rewritten step: what follows a thought, without what announces it, fences and quotes
-    around it, and remarks behind its first line. Its paragraphs become one. None where nothing is left."""
+    """Strip a reply that should be one rewritten step: what follows a thought, in its tag or its quote if it has one, without
+    what announces it, the original before it, fences and quotes around it, and remarks behind its first line. Its paragraphs
+    become one. None where nothing is left. What told that a step was rewritten would tell a judge that it is wrong."""
     text = skip_thought(text)
-    label = LABEL.match(text)
-    lines = text[label.end() if label else 0 :].splitlines()
-    kept = [line for line in lines if line.strip() and not FENCE.match(line) and line.strip() not in TAGS]
-    step = "\n".join([*kept[:1], *takewhile(lambda line: not REMARK.match(line), kept[1:])])
+    text = text[text.find(OPEN_STEP) + len(OPEN_STEP) if OPEN_STEP in text else 0 :].partition(CLOSE_STEP)[0]
+    lines = [line for line in _strip_labels(text).splitlines() if line.strip()]
+    kept = [line for line in lines if not FENCE.match(line) and not RULE.fullmatch(line)]
+    while len(kept) > 1 and CONFESSION.match(kept[0]):
+        del kept[0]
+    if kept and kept[0].lstrip().startswith(">"):
+        quoted = takewhile(lambda line: line.startswith(">"), (line.lstrip() for line in kept))
+        kept = [line.removeprefix(">").strip() for line in quoted]
+    step = "\n".join([*kept[:1], *takewhile(lambda line: not (REMARK.match(line) or CONFESSION.match(line)), kept[1:])])
     return step.strip(" \n\"'`") or None
+
+
+def _strip_labels(text: str) -> str:
+    """Strip what announces a rewritten step, at most three such in a row; and the original, where a label follows it."""
+    for _ in range(3):
+        if ORIGINAL.match(text) is not None:
+            later = (line.start for line in _split_lines(text) if line.start and LABEL.match(line.text))
+            text = text[next(later, 0) :]
+        label = LABEL.match(text)
+        if label is None:
+            break
+        text = text[label.end() :]
+    return text
