@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from helpers import PROPERTY
 from milonga.errors import ConfigError
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.prose import find_steps, find_thought, read_verdicts
-from milonga.roles.solver import LOOSE_FORMAT, accept_extracted
+from milonga.roles.solver import LOOSE_FORMAT, accept_extracted, extract_answer
 from milonga.roles.templates import PromptTemplate
-from milonga.tasks.answers import find_last_box
+from milonga.tasks import Chain
+from milonga.tasks.answers import extract_number, find_last_box
 from milonga.types import Parsed, Problem, Rollout, Segment, Solution, Verification
 
 SOLVER, VERIFIER = StepSolver("plain"), StepVerifier("plain")
@@ -131,6 +133,38 @@ def test_an_answer_that_the_task_finds_has_a_lower_format_score() -> None:
     program = accept_extracted(SOLVER.parse("```python\nx\n```"), "x", asked=True)
     assert (program.get(Solution).answer, program.format, program.is_valid) == ("x", 1.0, True)
     assert not accept_extracted(SOLVER.parse("I do not know"), None, asked=False).is_valid
+
+
+class Numbers(Chain):
+    """A task whose answers are numbers, as those of files are."""
+
+    def extract(self, text: str, problem: Problem) -> str | None:
+        return extract_number(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed", "answer"),
+    [
+        ("<think>I think \\boxed{5}. wait no</think>So \\boxed{6}.", "6", "6"),
+        ("<think>I think \\boxed{5}. wait no</think>The answer is 6.", None, "6"),
+        ("I think \\boxed{5}.</think>The answer is 6.", None, "6"),
+        ("<think>So \\boxed{5}.</think>That is all.", None, "5"),
+        ("<think>So it is 5.</think>That is all.", None, "5"),
+        ("<think>So \\boxed{5}.</think>\n", "5", "5"),
+        ("<think>So \\boxed{5}. Or 6", "5", "5"),
+        ("The answer is 6.", None, "6"),
+        ("I do not know.", None, None),
+    ],
+)
+def test_what_is_said_behind_the_thought_outranks_a_box_in_it(text: str, boxed: str | None, answer: str | None) -> None:
+    parsed = SOLVER.parse(text)
+    assert parsed.get(Solution).answer == boxed and (boxed is not None or parsed.format == 0.0)
+    problem = Problem("p", "a problem", "1")
+    assert (boxed or extract_answer(Numbers(), text, problem, lost=False)) == answer
+    cut = extract_answer(Numbers(), text, problem, lost=True)
+    assert cut == find_last_box(text), "of a text that was cut only a box counts"
+    program = replace(problem, data={"form": "program"})
+    assert extract_answer(Chain(), text, program, lost=False) is None
 
 
 paragraphs = st.text("abc xyz=+", min_size=1, max_size=12).map(str.strip).filter(bool)
