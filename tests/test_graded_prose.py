@@ -53,6 +53,22 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("I give 1 point for relevance and 1 for use.", FIVE, None, 0.0),
     ("\\boxed{4} is the right result.\nIt is well done.", TEN, None, 0.0),
     ("", TEN, None, 0.0),
+    ("Score: $\\frac{8}{10}$", TEN, 8, 1.0),
+    ("\\[ \\boxed{\\frac{8}{10}} \\]", TEN, 8, 0.5),
+    ("So $\\frac{3}{5}$ of the apples are red. It is right.", FIVE, None, 0.0),
+    ("Score: \\frac{3}{4}", FIVE, None, 0.0),
+    ("Score: 8,5/10", TEN, 8.5, 1.0),
+    ("Score: 8,5", TEN, None, 0.0),
+    ("\\[\n\\boxed{8}\n\\]", TEN, 8, 0.5),
+    ("It is $x$:\n$$\n\\boxed{4}\n$$\n", FIVE, 4, 0.5),
+    ("\\[\n\\boxed{4}\n\\]\nIt is well done.", FIVE, None, 0.0),
+    # what was not given is none, and of two that were the last counts
+    ("Score: 3/10\n\nScore: 9/10 would need units.", TEN, 3, 1.0),
+    ("Score: 3\n\nA score of 9 would take units.", TEN, 3, 1.0),
+    ("Score: 7/10. Needs units.", TEN, 7, 1.0),
+    ("Score: 7/10 - it could be shorter.", TEN, 7, 1.0),
+    ("Score: 9/10 would need units.", TEN, None, 0.0),
+    ("Score: 3/10\n\nScore: 9/10 with units.", TEN, 9, 0.5),
     # What Qwen2.5-Coder-0.5B-Instruct wrote, asked for "Score: N" and for "Score: N/5".
     ("4/5", FIVE, 4, 0.5),
     ("Score: 3/5", FIVE, 3, 1.0),
@@ -126,6 +142,8 @@ def test_no_text_breaks_a_reader(text: str) -> None:
         "# ",
         "new ",
         "step 1\n",
+        "\\frac{1}",
+        "1,1/",
     ],
 )
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:

@@ -115,6 +115,13 @@ def test_any_text_has_a_verdict_or_none(text: str) -> None:
         ("Overall score: \\frac{1}{4}", None),
         ("Score: .5", 0.5),
         ("Overall score: 0.5.", 0.5),
+        ("Overall score: 1.0/1.0", 1.0),
+        ("Overall Score: 0.5/1.0.", 0.5),
+        ("Overall score: **0/1**", 0.0),
+        ("Overall score: 0.50", 0.5),
+        ("Overall score: 0.5/2", None),
+        ("Overall score: 8/10", None),
+        ("Overall score: 1..0", None),
     ],
 )
 def test_a_level_begins_with_a_digit_or_is_a_half(text: str, level: float | None) -> None:

@@ -488,12 +488,13 @@ def _weigh_yes_no(word: str, before: str, after: str) -> int:
     return 1 if explained and (begins or OTHER_QUESTION.search(line)) else 0
 
 
-LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,4}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
+LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,7}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
 BOXED_LEVEL = re.compile(rf"\\boxed\{{{LEVEL}\W{{0,4}}\}}")
 NAMED_LEVEL = re.compile(rf"\b(overall |final )?score\b[^\d\n]{{0,40}}?{LEVEL}", re.IGNORECASE)
 """A number in a box, or behind the word score. Who repeats the numbers that were asked for has given none."""
-HALVES = (".5", ".5.", "1/2", "1/2.", "\\frac{1}{2}")
-"""Other ways to write 0.5."""
+WRITTEN = re.compile(r"(?P<level>\d{0,2}(?:\.\d{1,3})?)(?:/1(?:\.0)?)?\.?")
+HALVES = ("1/2", "1/2.", "\\frac{1}{2}")
+"""How a level is written, also as a part of 1; and other ways to write 0.5."""
 
 
 def read_level(text: str, levels: Sequence[float]) -> float | None:
@@ -506,9 +507,16 @@ def read_level(text: str, levels: Sequence[float]) -> float | None:
     said = {number for match in chosen for number in (match[match.lastindex or 0], *_find_boxes_behind(text, match))}
     if not named and len(boxed) > 1 and "\n" in text[boxed[-2].end() : boxed[-1].start()]:
         said = {boxed[-1][1]}  # boxes on lines of their own: the last counts
-    written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | dict.fromkeys(HALVES, 0.5)
-    found = {written.get(number) for number in said}
-    return next(iter(found)) if len(found) == 1 else None
+    found = {_convert_level(number) for number in said}
+    value = found.pop() if len(found) == 1 else None
+    return value if value in levels else None
+
+
+def _convert_level(number: str) -> float | None:
+    if number in HALVES:
+        return 0.5
+    written = WRITTEN.fullmatch(number)
+    return float(written["level"]) if written is not None and written["level"] else None
 
 
 def _find_boxes_behind(text: str, match: re.Match[str]) -> list[str]:
