@@ -148,8 +148,10 @@ ROW_MARK = re.compile(r"\s*\|[\s*_`#]*(\d{1,4})[\s*_`]*\|")
 """The first cell of a row of a table, if it is a number."""
 THUS = r"(?:(?:so|thus|therefore|hence)\b,?\s*)?"
 WHOLE_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?(?:final|overall)\b|.*\bfinal verdict\b", re.IGNORECASE)
-BARE_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?(?:verdict|conclusion)\b", re.IGNORECASE)
-"""How a verdict may begin: on the whole, or on the whole or one step, as its place tells."""
+OF_STEP = r"\s{1,8}(?:for|on|of)\s{1,8}(?:step|paragraph)\s{1,8}"
+BARE_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?(?:verdict|conclusion)\b(?!{OF_STEP}\d)", re.IGNORECASE)
+NAMED_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?verdict{OF_STEP}(\d{{1,4}})\b", re.IGNORECASE)
+"""How a verdict may begin: on the whole; on the whole or one step, as its place tells; on a step that it names."""
 CLOSING_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+(?:whole\s+)?(?:solution|answer)|all\s+(?:the\s+)?steps)\b", re.IGNORECASE)
 """How a verdict on the whole may begin, once the step before it has its own."""
 WORD = re.compile(
@@ -171,11 +173,15 @@ REASON = re.compile(rf"{MARKS}(?:[.,;:!(|→–—]|(?<=\s)-|(?:because|since)\b
 APART = re.compile(rf"(?:^|[.:!?;,=→–—|{SIGNS}]|\s-)[\s*_\"'`(\[{{$\\]*$")
 CLOSED = re.compile(rf"{MARKS}(?:$|[.,;!?(|→–—]|(?<=\s)-)")
 """What stands before and behind a word that is a sentence of its own."""
-SUPPOSED = re.compile(r"\b(?:if|unless|whether|since|because|would|could|might|were|only)\b[^.;:,!?]*$", re.IGNORECASE)
+SUPPOSED = re.compile(
+    r"\b(?:if|unless|whether|since|because|would|could|might|should|were|then|only|steps? \d{1,3})\b[^.;:,!?]*$", re.IGNORECASE
+)
 SUPPOSED_AFTER = re.compile(r"[^\w.;:!?]{0,3}\s(?:only )?(?:if|unless|when)\b", re.IGNORECASE)
-"""What stands around a word that is supposed or taken over rather than said: "only CORRECT if", "since step 1 is CORRECT"."""
+"""What stands around a word that is supposed, or said of another step: "only CORRECT if", "since step 1 is CORRECT"."""
 UNSAID = re.compile(r"\bwhether\b[^.;:,!?]*$|\b(?:would|could|might)(?: only| then)? be\W*$", re.IGNORECASE)
-QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)
+QUOTED = re.compile(
+    r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b)|[*_\"'`)\]}]{0,3}\s+steps?\b", re.IGNORECASE
+)
 """What follows a word that only repeats what was asked for: "CORRECT or INCORRECT", "the first INCORRECT step"."""
 QUOTED_BEFORE = re.compile(r"\bcorrect\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
 BOTH, BOTH_BEFORE = re.compile(r"[ \t]+(?:IN)?CORRECT\b"), re.compile(r"\b(?:IN)?CORRECT[ \t]+$")
@@ -285,14 +291,16 @@ def _find_sections(text: str, begin: int) -> list[_Section]:
 
 def _find_step_marks(lines: Sequence[_Line]) -> list[re.Match[str] | None]:
     """Find the lines that begin the check of a step. "4." alone does if it is no item of a list within a check. Where steps are
-    named: it follows step 3, without a list in between, and no "Step 4" is named. Otherwise: it is not indented further."""
-    marks = [STEP_MARK.match(line.text) for line in lines]
+    named: it follows step 3, without a list in between, and no "Step 4" is named. Otherwise: it is not indented further. Nor
+    does "Verdict on step 4" where that check has begun."""
+    marks = [STEP_MARK.match(line.text) or NAMED_MARK.match(line.text) for line in lines]
     called = {int(mark[1]) for mark in marks if mark is not None}
-    before, indent = -1, 1000
+    begun, before, indent = 0, -1, 1000
     for at, (line, mark) in enumerate(zip(lines, marks, strict=True)):
         item = None if mark else NUMBER_MARK.match(line.text) or ROW_MARK.match(line.text)
         if mark is not None:
-            before = int(mark[1])
+            marks[at] = mark if int(mark[1]) != begun or STEP_MARK.match(line.text) else None
+            begun = before = int(mark[1])
         elif item is not None and called:
             follows = int(item[1]) == before + 1 and int(item[1]) not in called
             marks[at], before = (item, before + 1) if follows else (None, -1)
