@@ -213,6 +213,8 @@ PLAIN = [
     ("```python\nassert f('a<b>', [1]) == {'<': 1}, 'angles'\n```", ("f", ("a<b>", [1]), {"<": 1}), 1.0),
     # Other forms.
     ("**Test:** `assert f(2) == 4`\n\nassert f(3) == 9", ("f", (3,), 9), 0.5),
+    ("**Test:** `assert f(3) == 9`", ("f", (3,), 9), 0.5),
+    ("Input: `[1, 2]`\nOutput: `3`", (None, ([1, 2],), 3), 0.5),
     ("```python\ndef f(n):\n    return n * n\n\nassert f(1) == 1\nassert f(3) == 9\n```", ("f", (3,), 9), 0.5),
     ("```python\nassert is_even(4)\n```", ("is_even", (4,), True), 1.0),
     ("```\nassert not is_even(3)\n```", ("is_even", (3,), False), 1.0),
@@ -238,6 +240,9 @@ def test_a_test_in_prose_is_read(text: str, test: tuple[str | None, tuple[Any, .
 
 NO_TESTS = [
     "```python\ndef even_num(x):\n    return x % 2 == 0\n```",  # so wrote Qwen2.5-Coder-0.5B-Instruct
+    "Call `f(3)`, which is `9`.",  # neither is named, and one piece of code is not both
+    "It gives \\boxed{9}.",
+    "Input: `3`",
     '#### Input\nThe program will read an integer.\n```python\nn = int(input("Enter an integer n: "))\n```',
 ]
 

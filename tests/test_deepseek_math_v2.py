@@ -292,6 +292,21 @@ def test_an_analysis_in_prose_reads_back(dialect: Dialect, marks: list[tuple[boo
         ("Issue: the base case is missing.\nOverall score: \\boxed{0.5}", 0.5, (), 1.0),  # it names no step
         ("<think>Issue: step 3. Score: 1</think>\nIssue: step 1: no.\nOverall score: 0.5/1", 0.5, (0,), 1.0),
         ("Issues: none\nOverall score: \\boxed{1.0}", 1.0, (), 1.0),
+        ("1. Issue: Step 2 is wrong.\nOverall score: 0.5", 0.5, (1,), 1.0),
+        ("Issues:\n- Step 2: a wrong sum\n- Step 3: a gap\nOverall score: 0", 0.0, (1, 2), 1.0),
+        ("**Issues found:**\n\n1. In step 2 the sum is wrong.\n\nStep 1 is right.\nOverall score: 0.5", 0.5, (1,), 1.0),
+        ("### Issue 1\nIn step 2 the sum is wrong.\n\n### Issue 2\n\nStep 3 is missing.\n\nOverall score: 0", 0.0, (1, 2), 1.0),
+        (
+            "Issues:\n\n**Step 2:** a wrong sum\n\n**Step 3:** a gap\n\n### Summary\nStep 1 holds.\nOverall score: 0",
+            0.0,
+            (1, 2),
+            1.0,
+        ),
+        ("Issues:\n- Step 1: no issues\n- Step 2: a wrong sum\nOverall score: 0.5", 0.5, (1,), 1.0),
+        ("Issue: No reason is given for step 2.\nOverall score: 0.5/1.0", 0.5, (1,), 1.0),
+        ("Issue: There are no issues with step 1, step 2.\nOverall score: 1.0/1.0", 1.0, (), 1.0),
+        ("Issues:\n- None\n\nStep 1 and step 2 hold.\nOverall score: 1", 1.0, (), 1.0),
+        ("No issues with step 1 or step 2.\nOverall score: 1", 1.0, (), 1.0),
         ("It is all wrong, so \\boxed{0}.", 0.0, (), 0.5),
     ],
 )

@@ -53,6 +53,22 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("I give 1 point for relevance and 1 for use.", FIVE, None, 0.0),
     ("\\boxed{4} is the right result.\nIt is well done.", TEN, None, 0.0),
     ("", TEN, None, 0.0),
+    ("Score: $\\frac{8}{10}$", TEN, 8, 1.0),
+    ("\\[ \\boxed{\\frac{8}{10}} \\]", TEN, 8, 0.5),
+    ("So $\\frac{3}{5}$ of the apples are red. It is right.", FIVE, None, 0.0),
+    ("Score: \\frac{3}{4}", FIVE, None, 0.0),
+    ("Score: 8,5/10", TEN, 8.5, 1.0),
+    ("Score: 8,5", TEN, None, 0.0),
+    ("\\[\n\\boxed{8}\n\\]", TEN, 8, 0.5),
+    ("It is $x$:\n$$\n\\boxed{4}\n$$\n", FIVE, 4, 0.5),
+    ("\\[\n\\boxed{4}\n\\]\nIt is well done.", FIVE, None, 0.0),
+    # what was not given is none, and of two that were the last counts
+    ("Score: 3/10\n\nScore: 9/10 would need units.", TEN, 3, 1.0),
+    ("Score: 3\n\nA score of 9 would take units.", TEN, 3, 1.0),
+    ("Score: 7/10. Needs units.", TEN, 7, 1.0),
+    ("Score: 7/10 - it could be shorter.", TEN, 7, 1.0),
+    ("Score: 9/10 would need units.", TEN, None, 0.0),
+    ("Score: 3/10\n\nScore: 9/10 with units.", TEN, 9, 0.5),
     # What Qwen2.5-Coder-0.5B-Instruct wrote, asked for "Score: N" and for "Score: N/5".
     ("4/5", FIVE, 4, 0.5),
     ("Score: 3/5", FIVE, 3, 1.0),
@@ -108,7 +124,27 @@ def test_no_text_breaks_a_reader(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["1 ", "score ", "Score: ", "1/", "(", "1 + ", "Question:\n", "A ", "[[", "final ", "A or ", "Sure:\n\n"]
+    "piece",
+    [
+        "1 ",
+        "score ",
+        "Score: ",
+        "1/",
+        "(",
+        "1 + ",
+        "Question:\n",
+        "A ",
+        "[[",
+        "final ",
+        "A or ",
+        "Sure:\n\n",
+        "**",
+        "# ",
+        "new ",
+        "step 1\n",
+        "\\frac{1}",
+        "1,1/",
+    ],
 )
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     for read in (lambda t: read_score(t, TEN), read_question, read_choice, read_conclusion):
@@ -139,7 +175,46 @@ QUESTIONS = [
         1.0,
     ),
     ("Question: Q?\nSolution: Add.\n\nReasoning: 3+4.\n\n\\boxed{7}", "Q?", "Add.\n\nReasoning: 3+4.\n\n\\boxed{7}", 1.0),
+    # headings and bold lines need no colon, and solutions have many names
+    ("### Question\n\nHow far?\n\n### Solution\n\n60*3 = \\boxed{180}", "How far?", "60*3 = \\boxed{180}", 1.0),
+    ("**New Question**\n\nHow far?\n\n**Solution**\n\n\\boxed{180}", "How far?", "\\boxed{180}", 1.0),
+    ("Question: How far?\n\n### Solution\n60*3=180\n\n\\boxed{180}", "How far?", "60*3=180\n\n\\boxed{180}", 1.0),
+    ("Question: How far?\n\n**Step-by-step solution:**\n60*3=180", "How far?", "60*3=180", 1.0),
+    ("Question: How far?\n\n**Correct Answer:** 180", "How far?", "180", 1.0),
+    ("Question: How far?\n\n### Detailed Solution:\n180", "How far?", "180", 1.0),
+    ("<question>How far?</question>\n\n### Solution\n\n\\boxed{180}", "How far?", "\\boxed{180}", 1.0),
+    ("Question: How far?\n\nTo solve this, multiply: 60*3=180.", "How far?", "To solve this, multiply: 60*3=180.", 1.0),
+    ("Question: How far?\n\n**Step 1:** 60*3\n\\boxed{180}", "How far?", "**Step 1:** 60*3\n\\boxed{180}", 1.0),
+    ("1. Question: one?\n2. Question: two?", "one?", "", 0.5),
+    ("Here is a harder version:\n\n---\n\nHow far?\n\n---", "How far?", "", 0.5),
+    # remarks about the question are none of it
+    ("Question: How far?\n\nNote: this version is harder.", "How far?", "", 1.0),
+    ("Question: How far?\n\n**Note:** This new question needs two steps.\nIt is harder.", "How far?", "", 1.0),
+    ("Question: How far?\n\nThis question is harder because it needs two steps.", "How far?", "", 1.0),
+    ("How far is it?\n\nLet me know if you want another one!", "How far is it?", "", 0.5),
+    # ... but what the question needs is
+    (
+        "Now then.\nQuestion:\nTo solve this puzzle, Ann has 3 keys.\nHow many?",
+        "To solve this puzzle, Ann has 3 keys.\nHow many?",
+        "",
+        1.0,
+    ),
+    ("Question: How far?\nNote: the answer is in km.", "How far?\nNote: the answer is in km.", "", 1.0),
+    ("Question: This problem is about trains.\nHow far?", "This problem is about trains.\nHow far?", "", 1.0),
+    (
+        "Question: A recipe.\nStep 1: take 3 eggs.\nStep 2: take 2.\nHow many?",
+        "A recipe.\nStep 1: take 3 eggs.\nStep 2: take 2.\nHow many?",
+        "",
+        1.0,
+    ),
+    (
+        "Question: Its solution is 3.\nThe answer of Ann is 4.\nWho?",
+        "Its solution is 3.\nThe answer of Ann is 4.\nWho?",
+        "",
+        1.0,
+    ),
     ("Question:", "", "", 0.0),
+    ("### Question", "", "", 0.0),
     ("Answer: 4", "", "", 0.0),
     ("", "", "", 0.0),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from helpers import PROPERTY
 from milonga.errors import ConfigError
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.prose import find_steps, find_thought, read_verdicts
-from milonga.roles.solver import LOOSE_FORMAT, accept_extracted
+from milonga.roles.solver import LOOSE_FORMAT, accept_extracted, extract_answer
 from milonga.roles.templates import PromptTemplate
-from milonga.tasks.answers import find_last_box
+from milonga.tasks import Chain
+from milonga.tasks.answers import extract_number, find_last_box
 from milonga.types import Parsed, Problem, Rollout, Segment, Solution, Verification
 
 SOLVER, VERIFIER = StepSolver("plain"), StepVerifier("plain")
@@ -133,6 +135,38 @@ def test_an_answer_that_the_task_finds_has_a_lower_format_score() -> None:
     assert not accept_extracted(SOLVER.parse("I do not know"), None, asked=False).is_valid
 
 
+class Numbers(Chain):
+    """A task whose answers are numbers, as those of files are."""
+
+    def extract(self, text: str, problem: Problem) -> str | None:
+        return extract_number(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed", "answer"),
+    [
+        ("<think>I think \\boxed{5}. wait no</think>So \\boxed{6}.", "6", "6"),
+        ("<think>I think \\boxed{5}. wait no</think>The answer is 6.", None, "6"),
+        ("I think \\boxed{5}.</think>The answer is 6.", None, "6"),
+        ("<think>So \\boxed{5}.</think>That is all.", None, "5"),
+        ("<think>So it is 5.</think>That is all.", None, "5"),
+        ("<think>So \\boxed{5}.</think>\n", "5", "5"),
+        ("<think>So \\boxed{5}. Or 6", "5", "5"),
+        ("The answer is 6.", None, "6"),
+        ("I do not know.", None, None),
+    ],
+)
+def test_what_is_said_behind_the_thought_outranks_a_box_in_it(text: str, boxed: str | None, answer: str | None) -> None:
+    parsed = SOLVER.parse(text)
+    assert parsed.get(Solution).answer == boxed and (boxed is not None or parsed.format == 0.0)
+    problem = Problem("p", "a problem", "1")
+    assert (boxed or extract_answer(Numbers(), text, problem, lost=False)) == answer
+    cut = extract_answer(Numbers(), text, problem, lost=True)
+    assert cut == find_last_box(text), "of a text that was cut only a box counts"
+    program = replace(problem, data={"form": "program"})
+    assert extract_answer(Chain(), text, program, lost=False) is None
+
+
 paragraphs = st.text("abc xyz=+", min_size=1, max_size=12).map(str.strip).filter(bool)
 
 
@@ -189,6 +223,60 @@ def test_any_text_reads_as_a_solution(text: str) -> None:
         ("Step 1: Incorrect. Correct answer: 8.", (False,), False, 1 / 2),
         ("Step 1: INCORRECT (CORRECT: 7)\nFinal verdict: INCORRECT\n\nThe CORRECT answer is 8.", (False,), False, 1.0),
         ("Step 1: This cannot be correct.", (False,), False, 1 / 2),
+        # a thought is no verdict, even where nothing follows it
+        ("<think>\nStep 1: seems CORRECT.\nStep 2: CORRECT.\nFinal verdict: CORRECT. wait no\n</think>\n"
+         "Step 1: CORRECT\nStep 2: 3*4=13 is wrong. INCORRECT\nFinal verdict: INCORRECT", (True, False), False, 1.0),
+        ("<think>CORRECT\nCORRECT\nCORRECT</think>\nINCORRECT\nCORRECT\nCORRECT", (False, True, True), False, 3 / 4),
+        ("<think>Step 1: INCORRECT\nFinal verdict: INCORRECT</think>", None, None, 0.0),
+        ("<think>Step 1: INCORRECT\nFinal verdict: INCORRECT", None, None, 0.0),
+        ("<think>Step 1: CORRECT</think>\nFinal verdict: INCORRECT", None, False, 1 / 4),
+        # a verdict line within a check is that of the step
+        ("**Step 1:** ok.\n- Verdict: CORRECT\n**Step 2:** no.\n- Verdict: INCORRECT\n**Final verdict:** INCORRECT",
+         (True, False), False, 1.0),
+        ("### Step 1\nIt is right.\n**Verdict:** CORRECT\n\n### Step 2\nOops.\n**Verdict:** INCORRECT\n\nOverall: INCORRECT",
+         (True, False), False, 1.0),
+        ("**Step 1:** a\n*Conclusion:* CORRECT\n**Step 2:** b\n*Conclusion:* INCORRECT", (True, False), False, 2 / 3),
+        ("Step 1\nVerdict: CORRECT\nStep 2\nVerdict: INCORRECT\n\nVerdict: INCORRECT", (True, False), False, 1.0),
+        ("1. The sum.\nVerdict: CORRECT\n2. So.\nVerdict: INCORRECT\nFinal verdict: INCORRECT", (True, False), False, 1.0),
+        ("Step 1: we redo it.\nVerdict: INCORRECT\nFinal verdict: INCORRECT", (False,), False, 1.0),
+        ("Verdict for step 1: CORRECT\nVerdict for step 2: INCORRECT\nFinal verdict: INCORRECT", (True, False), False, 1.0),
+        ("Step 1: it is right.\n1. 2+2=4\nThe verdict on step 1 is INCORRECT.\nFinal verdict: INCORRECT", (False,), False, 1.0),
+        ("Step 1: CORRECT\nStep 2:\nThe conclusion of step 1 is used. INCORRECT\nOverall: wrong", (True, False), False, 1.0),
+        # ... and that of the whole where the steps have theirs
+        ("Step 1: CORRECT\nStep 2: The sum is correct.\nStep 3: CORRECT\nVerdict: INCORRECT", (True, True, True), False, 1.0),
+        ("Step 1: It is wrong.\nStep 2: CORRECT\nStep 3: CORRECT\nConclusion: INCORRECT\nOverall it fails.",
+         (False, True, True), False, 1.0),
+        ("Verdict: INCORRECT\nStep 1: CORRECT\nStep 2: INCORRECT", (True, False), False, 1.0),
+        # a list within a check is none of steps
+        ("Step 1: it is correct.\n1. 2+2=4\n2. 4 is right: CORRECT\nStep 2: so 5 is wrong. INCORRECT\nFinal verdict: INCORRECT",
+         (True, False), False, 1.0),
+        ("Step 1: CORRECT\nStep 2: I check:\n1. 2+2=4\n2. 4+4=8\n3. 8+8=17 is INCORRECT\nFinal verdict: INCORRECT",
+         (True, False), False, 1.0),
+        ("1. The sum:\n   1. 2+2=4\n   2. 4 is CORRECT\n2. The product is INCORRECT", (True, False), False, 2 / 3),
+        ("Step 1: CORRECT\n2. The product is INCORRECT", (True, False), False, 2 / 3),
+        # signs, reasons, brackets and tables
+        ("Step 1: Correct ✅\nStep 2: ✅ Correct\nStep 3: Incorrect ❌\nFinal: Incorrect ❌", (True, True, False), False, 1.0),
+        ("Step 1: Correct (3+4=7)\nStep 2: correct - so far\nStep 3: **Incorrect** because 7*2=14\nFinal verdict: Incorrect",
+         (True, True, False), False, 1.0),
+        ("**1.** CORRECT\n**2**. CORRECT\n(3) INCORRECT", (True, True, False), False, 3 / 4),
+        ("| Step | Verdict |\n|---|---|\n| 1 | CORRECT |\n| 2 | 3+4=8 | Incorrect |\n\nFinal verdict: INCORRECT",
+         (True, False), False, 1.0),
+        ("| Step 1 | Correct | 3+4=7 |\n| Step 2 | Incorrect | 7*2=14 |\n| Overall | Incorrect |", (True, False), False, 1.0),
+        ("Step 1: <step>Correct</step>\nStep 2: Incorrect $\\checkmark$", (True, False), False, 2 / 3),
+        # of the words within one sentence the last counts, and one that is supposed is none
+        ("Step 1: This would only be CORRECT if x>0, so INCORRECT", (False,), False, 1 / 2),
+        ("Step 1: CORRECT\nStep 2: Since step 1 is CORRECT, we get 24, but it says 25. INCORRECT", (True, False), False, 2 / 3),
+        ("Step 1: It is not INCORRECT, it is CORRECT\nStep 2: The sum is INCORRECT. If it were 8, it were CORRECT.",
+         (True, False), False, 2 / 3),
+        ("Step 1: INCORRECT. It should be 8 to be CORRECT.", (False,), False, 1 / 2),
+        ("Step 1: The sum is INCORRECT, it should be 7 and then it is CORRECT", (False,), False, 1 / 2),
+        ("Step 1: INCORRECT. Step 2 follows from it.\nFinal verdict: It is INCORRECT; step 2 is CORRECT", (False,), False, 1.0),
+        ("Step 1: This is the first INCORRECT step", None, None, 0.0),
+        ("Step 1: The sum is INCORRECT\n- CORRECT: 3+4=7", (False,), False, 1 / 2),
+        ("Step 1: This would only be correct if x>0.", None, None, 0.0),
+        ("Step 1: It is unclear whether this is CORRECT.", None, None, 0.0),
+        ("Step 1: This could not be correct.", (False,), False, 1 / 2),
+        ("Step 1: Because 3+4=7 this is CORRECT.\nStep 2: I would say it is INCORRECT", (True, False), False, 2 / 3),
         # who says both says nothing
         ("Step 1: CORRECT\nStep 2: INCORRECT\nFinal verdict: CORRECT\nFinal verdict: INCORRECT", (True, False), False, 2 / 3),
         ("Step 1: CORRECT INCORRECT\nFinal verdict: INCORRECT CORRECT", None, None, 0.0),

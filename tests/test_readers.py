@@ -5,6 +5,7 @@ All readers are found in the registries and in the layers that read, and not lis
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -28,7 +29,7 @@ def test_every_registered_role_and_task_is_among_the_readers(readers: list[Reade
     assert {f"tasks/{name}/extract" for name in TASKS if name != "hub"} <= {reader.name for reader in readers}
 
 
-SHARE = 4
+SHARE, PAIRS = 4, 8
 
 
 def test_no_repetition_takes_more_than_linear_time(readers: list[Reader]) -> None:
@@ -42,6 +43,22 @@ def test_no_repetition_takes_more_than_linear_time(readers: list[Reader]) -> Non
     assert not steep
 
 
+def test_no_two_repetitions_take_more_than_linear_time(readers: list[Reader]) -> None:
+    """One behind the other, on lines of their own: what is found in the first may be looked at for each of the second."""
+    steep = {}
+    for number, reader in enumerate(readers):
+        rng = random.Random(number)
+        for first, second in (rng.sample(PIECES, 2) for _ in range(PAIRS)):
+
+            def make(length: int, first: str = first, second: str = second) -> str:
+                return repeat_piece(first, length // 2) + "\n" + repeat_piece(f"{second}\n", length // 2)
+
+            growth = find_growth(reader.read, make, 4 * LENGTH)
+            if growth is not None and growth > FACTOR**STEEPEST:
+                steep[reader.name, first, second] = round(growth)
+    assert not steep
+
+
 NAMED: list[tuple[str, Callable[[int], str]]] = [
     ("Injector/tagged", lambda n: "<oracle>" + "</oracle> <bug>" * (n // 30) + "</bug> <weaken>" * (n // 30)),
     ("Grader/terse", lambda n: "a" * n + "\n=5"),
@@ -50,6 +67,7 @@ NAMED: list[tuple[str, Callable[[int], str]]] = [
     ("StepVerifier/plain", lambda n: "".join(f"{k}. CORRECT\n" for k in range(1, n // 12))),
     ("StepSolver/plain", lambda n: "$$x$$\n\n" * (n // 8)),
     ("make_right_demonstration", lambda n: "1-" * (n // 2)),
+    ("find_named", lambda n: "</oracle>" * (n // 18) + "\n" + "```\n" * (n // 8)),
     ("compare_words", lambda n: "a " * (n // 2)),
     ("change_digit", lambda n: " " * n),
     ("list_items", lambda n: "a" + " " * n + "a"),

@@ -23,7 +23,7 @@ from milonga.objectives import Estimator
 from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
-from milonga.roles.solver import NO_ANSWER, NO_STEPS, accept_extracted
+from milonga.roles.solver import NO_ANSWER, NO_STEPS, accept_extracted, extract_answer
 from milonga.tasks import Task
 from milonga.tasks.functions import Extractor, RewardFunction, sum_rewards
 from milonga.timeline import Timeline
@@ -450,8 +450,9 @@ class Context:
 
     def find_answer(self, role: Role, parsed: Parsed, text: str, problem: Problem, finish: Finish) -> Parsed:
         """Find the answer of a solution by the user's own extractor, if there is one. In prose, a program, or an answer that is
-        in no box, is found by the task; a text that was cut has no such answer. An open question is answered by any text. What
-        other forms lack stays as it is, and so does a turn that asks for something."""
+        in no box, is found by the task, behind the thought if it can be; a text that was cut has no such answer, but perhaps a
+        box in its thought. An open question is answered by any text. What other forms lack stays as it is, and so does a turn
+        that asks for something."""
         value = parsed.get(Solution)
         if parsed.is_valid and value.answer is None:
             return parsed
@@ -464,7 +465,7 @@ class Context:
         if not prose or not (problem.wants_program or value.answer is None):
             return parsed
         lost = not problem.wants_program and (finish == "length" or not problem.has_reference)
-        found = None if lost else self.task.extract(text, problem)
+        found = extract_answer(self.task, text, problem, lost)
         return accept_extracted(parsed, found, asked=problem.wants_program or problem.reply is not None)
 
     def _grade_solutions(self, rollouts: list[Rollout]) -> list[Rollout]:

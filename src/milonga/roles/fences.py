@@ -55,7 +55,7 @@ def find_fenced_blocks(text: str) -> list[Block]:
             else:
                 opened, lines = next(iter(inner.lower().split()), ""), []
         elif opened is None:
-            heading = bare or heading
+            heading = bare[-LONGEST:] or heading  # bounded: it is read again for every block below it
         elif bare.endswith(MARK):
             lines.append(line.rstrip().removesuffix(MARK))
             blocks.append(_make_block(opened, heading, lines))
@@ -81,9 +81,9 @@ def _make_block(name: str, heading: str, lines: list[str]) -> Block:
     return Block(name, heading, textwrap.dedent("\n".join(lines)).strip("\n"))
 
 
-def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
+def find_labelled(text: str, name: str) -> Iterator[tuple[str, bool]]:
     """Find what a text gives under a name, the likeliest first; with each, whether it has the form asked for: a block of that
-    name. Others are a block below the name, a line that begins with it, the last box, and the last piece of inline code."""
+    name. Others are a block below the name, and a line that begins with it."""
     blocks = find_fenced_blocks(text)[::-1]
     yield from ((block.body, True) for block in blocks if block.name == name)
     mention = re.compile(rf"\b{name}s?\b", re.IGNORECASE)
@@ -91,9 +91,20 @@ def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
     said = re.compile(rf"\W*(?:\w+\W+){{0,3}}?{name}\b[^:=]{{0,30}}[:=]\W*?(?=[\w'\"\[({{-])(.+)", re.IGNORECASE)
     lines = (said.fullmatch(line) for line in _list_prose(text)[::-1] if len(line) <= LONGEST)
     yield from ((line[1].strip(" *`."), False) for line in lines if line is not None)
+
+
+def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
+    """Find what a text gives under a name, or else as the one thing it gives: the last box, and the last piece of inline code.
+    Who looks for two things must not take these for both."""
+    yield from find_labelled(text, name)
     if (boxed := find_last_box(text)) is not None:
         yield boxed, False
     yield from ((found, False) for found in INLINE.findall(text)[-1:])
+
+
+def join_inline(text: str) -> str:
+    """Join the pieces of inline code, each on a line of its own."""
+    return "\n".join(INLINE.findall(text))
 
 
 def clean_literal(text: str) -> str | None:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from milonga.roles.prose import CLOSE, find_thought
+from milonga.roles.prose import find_thought_end
 from milonga.types import Parsed, Verification
 
+AROUND = " \t\r\n\\])$"
+"""What may stand behind the last line that says something."""
 NEAR = 60
 """Characters before and behind a number that are looked at."""
 NUMBER = re.compile(
-    r"(?<![\w.,/])(?P<points>\d{1,3}(?:\.\d{1,3})?)(?: ?/ ?(?P<most>\d{1,3})| out of (?P<of>\d{1,3}))?(?![\w/%]|[.,]\d)"
+    r"(?<![\w.,/])(?P<points>\d{1,3}(?:\.\d{1,3}|,\d{1,2}(?= ?/ ?\d))?)(?: ?/ ?(?P<most>\d{1,3})| out of (?P<of>\d{1,3}))?"
+    r"(?![\w/%]|[.,]\d)|\\[dt]?frac\{(?P<top>\d{1,3}(?:\.\d{1,3})?)\}\{(?P<under>\d{1,3})\}"
 )
+"""A number, alone or as a part of the most that there is. A comma may be that of a decimal where this follows it."""
 TERM_AFTER = re.compile(r" {0,2}(?:-|–|—|to|or|and|[+=×]) {0,2}[\d(]")
 """What follows a number that is one end of a range, or a term of a sum."""
 RANGE_BEFORE = re.compile(r"\d {0,2}(?:-|–|—|to|or|and) {0,2}$|[-−]$")
+SUPPOSED_AFTER = re.compile(r"[*_`$}\"']{0,3} (?:would|could|might)\b", re.IGNORECASE)
+"""What follows a number that was not given: "9/10 would need units"."""
 TAG_BEFORE = re.compile(r"<(?:score|rating|grade|points)>\W{0,4}$", re.IGNORECASE)
 BOX_BEFORE = re.compile(r"\\boxed\{\W{0,3}$")
 LINK = (
@@ -81,10 +87,9 @@ class _Found:
 
 def read_score(text: str, scale: Scale) -> tuple[float | None, float]:
     """Read the points that a text gives, after its thought, and score the format: 1 for one line or tag that says them, one
-    half for several (the last counts) or for a number that is only mentioned, 0 where there is none."""
-    thought = find_thought(text)
-    begin = 0 if thought is None else thought[1] + len(CLOSE)
-    tail = len(text.rstrip())
+    half for several (the last counts) or for a number that is only mentioned, 0 where there is none. What a higher or lower
+    score would have taken is none that is given; what only closes a formula is no last line."""
+    begin, tail = find_thought_end(text), len(text.rstrip(AROUND))
     last = text.rfind("\n", begin, tail) + 1
     found = [one for match in NUMBER.finditer(text, begin) if (one := _weigh(text, match, begin, last, scale)) is not None]
     plain = [one for one in found if one.plainness == 2]
@@ -99,10 +104,12 @@ def _weigh(text: str, match: re.Match[str], begin: int, last: int, scale: Scale)
     first = max(begin, match.start() - NEAR)
     before = ("\n" if first == begin else "\0") + text[first : match.start()]
     after = text[match.end() : match.end() + NEAR]
-    most = match["most"] or match["of"]
+    most = match["most"] or match["of"] or match["under"]
     if TERM_AFTER.match(after) or RANGE_BEFORE.search(before) or (most is not None and int(most) != scale.high):
         return None
-    value = float(match["points"])
+    if SUPPOSED_AFTER.match(after):
+        return None
+    value = float((match["points"] or match["top"]).replace(",", "."))
     points = value if scale.low <= value <= scale.high else None
     if TAG_BEFORE.search(before) or LABEL.search(before):
         return _Found(points, 2)

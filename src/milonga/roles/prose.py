@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from typing import Literal
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -141,36 +141,54 @@ def _is_title(block: str) -> bool:
 
 
 Kind = Literal["step", "final"]
-EDGE = r"[\s>*#_\-•`(\[]*"
+EDGE = r"[\s>*#_\-•`(\[|]*"
 STEP_MARK = re.compile(rf"{EDGE}(?:\d{{1,3}}[.)]\s*[*_]*)?(?:step|paragraph)\s{{0,8}}#?\s{{0,8}}(\d{{1,4}})\b", re.IGNORECASE)
-NUMBER_MARK = re.compile(r"[\s>*#_]*(\d{1,4})[.):]\s")
-FINAL_MARK = re.compile(
-    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+|my\s+)?(?:final|overall|verdict|conclusion)\b"
-    r"|.*\bfinal verdict\b",
-    re.IGNORECASE,
-)
-CLOSING_MARK = re.compile(
-    rf"{EDGE}(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:the\s+(?:whole\s+)?(?:solution|answer)|all\s+(?:the\s+)?steps)\b",
-    re.IGNORECASE,
-)
+NUMBER_MARK = re.compile(r"[\s>*#_(\[]*(\d{1,4})[*_]{0,3}[.):\]][*_]{0,3}\s")
+ROW_MARK = re.compile(r"\s*\|[\s*_`#]*(\d{1,4})[\s*_`]*\|")
+"""The first cell of a row of a table, if it is a number."""
+THUS = r"(?:(?:so|thus|therefore|hence)\b,?\s*)?"
+WHOLE_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?(?:final|overall)\b|.*\bfinal verdict\b", re.IGNORECASE)
+OF_STEP = r"\s{1,8}(?:for|on|of)\s{1,8}(?:step|paragraph)\s{1,8}"
+BARE_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?(?:verdict|conclusion)\b(?!{OF_STEP}\d)", re.IGNORECASE)
+NAMED_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+|my\s+)?verdict{OF_STEP}(\d{{1,4}})\b", re.IGNORECASE)
+"""How a verdict may begin: on the whole; on the whole or one step, as its place tells; on a step that it names."""
+CLOSING_MARK = re.compile(rf"{EDGE}{THUS}(?:the\s+(?:whole\s+)?(?:solution|answer)|all\s+(?:the\s+)?steps)\b", re.IGNORECASE)
 """How a verdict on the whole may begin, once the step before it has its own."""
 WORD = re.compile(
-    r"(?<![a-z])(?P<no>(?:not|can(?:not|'t) be|isn't|never)\s+(?:entirely\s+|quite\s+|fully\s+)?)?"
+    r"(?<![a-z])(?P<no>(?:not|cannot|can't|isn't|never)\s+(?:be\s+)?(?:entirely\s+|quite\s+|fully\s+)?)?"
     r"(?P<word>in[^\w\s]{0,3}correct|correct|wrong|right)(?![a-z])",
     re.IGNORECASE,
 )
+SIGNS = "✓✔✅☑✗✘❌❎\ufe0f"
 BOX_BEFORE = re.compile(r"\\boxed\{\W*(?:text\{\W*)?$")
-PREDICATE = re.compile(r"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.=→\-–—(\[][\s*_\"'`\[(]*)$", re.IGNORECASE)
+PREDICATE = re.compile(
+    rf"(?:\b(?:is|are|was|were|be|seems?|step)\s*[*_\"'`]*|^\W*|[:.,;=→\-–—(\[|>{SIGNS}][\s*_\"'`\[(]*)$", re.IGNORECASE
+)
 """What stands before a word that is a verdict, rather than a word of the analysis ("the correct value")."""
-ENDING = re.compile(r"[\s*_\"'`.!)\]}$]*$")
-QUOTED = re.compile(r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b|\s+steps?\b)", re.IGNORECASE)
+MARKS = rf"[\s*_\"'`)\]}}${SIGNS}]*"
+ENDING = re.compile(r"(?:\\checkmark|</\w{1,20}>|[^\w?,;:=/<+])*$")
+"""What may follow the last word of a line."""
+REASON = re.compile(rf"{MARKS}(?:[.,;:!(|→–—]|(?<=\s)-|(?:because|since)\b)", re.IGNORECASE)
+"""What follows a verdict that goes on with its reason: "Correct (3+4=7)", "Correct - …"."""
+APART = re.compile(rf"(?:^|[.:!?;,=→–—|{SIGNS}]|\s-)[\s*_\"'`(\[{{$\\]*$")
+CLOSED = re.compile(rf"{MARKS}(?:$|[.,;!?(|→–—]|(?<=\s)-)")
+"""What stands before and behind a word that is a sentence of its own."""
+SUPPOSED = re.compile(
+    r"\b(?:if|unless|whether|since|because|would|could|might|should|were|then|only|steps? \d{1,3})\b[^.;:,!?]*$", re.IGNORECASE
+)
+SUPPOSED_AFTER = re.compile(r"[^\w.;:!?]{0,3}\s(?:only )?(?:if|unless|when)\b", re.IGNORECASE)
+"""What stands around a word that is supposed, or said of another step: "only CORRECT if", "since step 1 is CORRECT"."""
+UNSAID = re.compile(r"\bwhether\b[^.;:,!?]*$|\b(?:would|could|might)(?: only| then)? be\W*$", re.IGNORECASE)
+QUOTED = re.compile(
+    r"\W{0,3}(?:\s+or\s+\W{0,3}(?:in)?correct\b|\s*/\s*(?:in)?correct\b)|[*_\"'`)\]}]{0,3}\s+steps?\b", re.IGNORECASE
+)
 """What follows a word that only repeats what was asked for: "CORRECT or INCORRECT", "the first INCORRECT step"."""
 QUOTED_BEFORE = re.compile(r"\bcorrect\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
 BOTH, BOTH_BEFORE = re.compile(r"[ \t]+(?:IN)?CORRECT\b"), re.compile(r"\b(?:IN)?CORRECT[ \t]+$")
 """Who says both words in a row says nothing."""
 NEAR = 60
 """Characters of its line, before and behind a word, that are looked at."""
-ALONE = re.compile(r"[\s>*#_\-•`\[(]*(?:\\boxed\{\W*(?:text\{)?)?(?:in)?correct[\s*_`.!)\]}]*", re.IGNORECASE)
+ALONE = re.compile(rf"[\s>*#_\-•`\[(|]*(?:\\boxed\{{\W*(?:text\{{)?)?(?:in)?correct[\s*_`.!)\]}}|{SIGNS}]*", re.IGNORECASE)
 """A line that is nothing but a verdict."""
 
 
@@ -204,16 +222,17 @@ class _Section:
 
 
 def read_verdicts(text: str, count: int) -> Verdicts:
-    """Read the verdicts on `count` steps and the final one, however they are laid out.
+    """Read the verdicts on `count` steps and the final one, however they are laid out, behind the thought of a text.
 
     A check is what stands between "Step 3" (or "3.") and the next of its kind. Checks count in ascending order: of a step that
-    is named twice, the first check with a verdict. Without any marks, lines that are verdicts count in order.
+    is named twice, the first check with a verdict. Without any marks, lines that are verdicts count in order. What stands in a
+    thought is no verdict, even where nothing follows it: which of them the text would have kept is not known.
     """
     steps: dict[int, Verdict] = {}
     ends: dict[int, int] = {}
     finals: list[Verdict] = []
-    last = 0
-    sections = _find_sections(text)
+    last, begin = 0, find_thought_end(text)
+    sections = _find_sections(text, begin)
     for section in sections:
         verdict = _find_verdict(text, section.start, section.end)
         if verdict is None:
@@ -226,54 +245,88 @@ def read_verdicts(text: str, count: int) -> Verdicts:
     # Who says both says nothing.
     final = finals[0] if len({verdict.right for verdict in finals}) == 1 else None
     if not any(section.kind == "step" for section in sections):
-        return _read_unmarked(text, count, final)
+        return _read_unmarked(text, begin, count, final)
     return Verdicts(steps, ends, final)
 
 
 def read_conclusion(text: str) -> tuple[bool | None, bool]:
     """Read the one verdict on a whole solution, behind the thought: after a mark such as "Final verdict", or else in the last
     line. Return it, None if there is none or if two contradict each other, and whether it was marked."""
-    thought = find_thought(text)
-    body = text if thought is None else text[thought[1] + len(CLOSE) :]
-    finals = [section for section in _find_sections(body) if section.kind == "final"]
-    said = {verdict.right for one in finals if (verdict := _find_verdict(body, one.start, one.end)) is not None}
+    begin, end = find_thought_end(text), len(text.rstrip())
+    finals = [section for section in _find_sections(text, begin) if section.kind == "final"]
+    said = {verdict.right for one in finals if (verdict := _find_verdict(text, one.start, one.end)) is not None}
     if said:
         return (said.pop(), True) if len(said) == 1 else (None, False)
-    end = len(body.rstrip())
-    verdict = _find_verdict(body, body.rfind("\n", 0, end) + 1, end)
+    verdict = _find_verdict(text, max(begin, text.rfind("\n", 0, end) + 1), end)
     return (None if verdict is None else verdict.right), False
 
 
-def _find_sections(text: str) -> list[_Section]:
-    """Find the parts of a verification by the beginnings of its lines. Where steps are named, "4." alone begins a check only if
-    the one before it was that of step 3."""
-    lines = list(_split_lines(text))
-    named = any(STEP_MARK.match(line.text) for line in lines)
+def _find_sections(text: str, begin: int) -> list[_Section]:
+    """Find the parts of a verification by the beginnings of its lines. A line "Verdict:" within a check is that of the step if
+    a later step follows, if those of earlier steps were so, or if the check has no other and a verdict on the whole follows."""
+    lines = list(_split_lines(text, begin))
+    marks = _find_step_marks(lines)
+    highest = [*accumulate((int(mark[1]) if mark else 0 for mark in reversed(marks)), max)][::-1]
+    whole = max((at for at, line in enumerate(lines) if WHOLE_MARK.match(line.text)), default=-1)
     found: list[_Section] = []
-    for line in lines:
-        mark = STEP_MARK.match(line.text) if named else None
-        if mark is None and (number := NUMBER_MARK.match(line.text)) is not None:
-            mark = number if not named or (found and int(number[1]) == found[-1].number + 1) else None
+    customary, is_first = False, True
+    for at, (line, mark) in enumerate(zip(lines, marks, strict=True)):
         if mark is not None:
             found.append(_Section("step", int(mark[1]), line.start + mark.end(), line.end))
-        elif FINAL_MARK.match(line.text) or (found and _closes(text, found[-1], line)):
+            is_first = True
+            continue
+        is_bare = BARE_MARK.match(line.text) is not None
+        owned = is_bare and found and found[-1].kind == "step"
+        if owned and highest[at] > found[-1].number:
+            customary = True
+        elif owned and is_first and (customary or (at < whole and not _has_verdict(text, found[-1]))):
+            is_first = False
+        elif is_bare or WHOLE_MARK.match(line.text) or (found and _closes(text, found[-1], line)):
             found.append(_Section("final", 0, line.start, line.end))
-        elif found:
+            continue
+        if found:
             found[-1] = replace(found[-1], end=line.end)
     return found
+
+
+def _find_step_marks(lines: Sequence[_Line]) -> list[re.Match[str] | None]:
+    """Find the lines that begin the check of a step. "4." alone does if it is no item of a list within a check. Where steps are
+    named: it follows step 3, without a list in between, and no "Step 4" is named. Otherwise: it is not indented further. Nor
+    does "Verdict on step 4" where that check has begun."""
+    marks = [STEP_MARK.match(line.text) or NAMED_MARK.match(line.text) for line in lines]
+    called = {int(mark[1]) for mark in marks if mark is not None}
+    begun, before, indent = 0, -1, 1000
+    for at, (line, mark) in enumerate(zip(lines, marks, strict=True)):
+        item = None if mark else NUMBER_MARK.match(line.text) or ROW_MARK.match(line.text)
+        if mark is not None:
+            marks[at] = mark if int(mark[1]) != begun or STEP_MARK.match(line.text) else None
+            begun = before = int(mark[1])
+        elif item is not None and called:
+            follows = int(item[1]) == before + 1 and int(item[1]) not in called
+            marks[at], before = (item, before + 1) if follows else (None, -1)
+        elif item is not None:
+            deep = len(line.text) - len(line.text.lstrip())
+            marks[at], indent = (item, min(indent, deep)) if deep <= indent + 1 else (None, indent)
+        elif WHOLE_MARK.match(line.text):
+            before = -1
+    return marks
+
+
+def _has_verdict(text: str, section: _Section) -> bool:
+    return _find_verdict(text, section.start, section.end) is not None
 
 
 def _closes(text: str, section: _Section, line: _Line) -> bool:
     """Whether a line begins a verdict on the whole: it sounds so, and the step before it has a verdict already."""
     if section.kind != "step" or CLOSING_MARK.match(line.text) is None or _find_verdict(line.text, 0, len(line.text)) is None:
         return False
-    return _find_verdict(text, section.start, section.end) is not None
+    return _has_verdict(text, section)
 
 
-def _read_unmarked(text: str, count: int, final: Verdict | None) -> Verdicts:
+def _read_unmarked(text: str, begin: int, count: int, final: Verdict | None) -> Verdicts:
     """Read lines that are nothing but a verdict, in order: one for each step, and perhaps one more for the whole."""
     said = []
-    for line in _split_lines(text):
+    for line in _split_lines(text, begin):
         if ALONE.fullmatch(line.text) and (verdict := _find_verdict(text, line.start, line.end)) is not None:
             said.append((verdict, line.end))
     if final is None and len(said) == count + 1:
@@ -286,41 +339,60 @@ def _read_unmarked(text: str, count: int, final: Verdict | None) -> Verdicts:
 
 def _find_verdict(text: str, start: int, end: int) -> Verdict | None:
     """Find the verdict in a part of the text: of the words that can be one, those most plainly said. Of plain ones the first
-    counts, since remarks may follow; of statements in an analysis the last, which concludes it."""
+    counts, since remarks may follow, but of those within sentences the last of its line, and one that is supposed only where
+    no other is; of statements in an analysis the last, which concludes it."""
     best: Verdict | None = None
+    weight, stop = (0, 0), start
     for match in WORD.finditer(text, start, end):
-        found = _weigh_word(text, match, start, end)
-        if found is not None and (best is None or found.plainness > best.plainness or found.plainness == best.plainness == 1):
-            best = found
+        found, weighed = _weigh_word(text, match, start, end)
+        renews = weighed[0] == 1 or (weighed < (2, 2) and match.start() < stop)
+        if found is not None and (weighed > weight or (weighed == weight and renews)):
+            best, weight = found, weighed
+            if match.start() >= stop:
+                newline = text.find("\n", match.end(), end)
+                stop = end if newline < 0 else newline
     return best
 
 
-def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> Verdict | None:
-    """Weigh a word as a verdict. 3: in a box. 2: in capitals, or alone on its line. 1: the end of a statement, or "is correct".
-    None: a word of the analysis."""
+def _weigh_word(text: str, match: re.Match[str], start: int, end: int) -> tuple[Verdict | None, tuple[int, int]]:
+    """Weigh a word as a verdict: how plainly it is said, and of words in capitals how far it stands apart (2: a sentence of its
+    own, 1: in a sentence, 0: supposed). None: a word of the analysis."""
     word = match["word"]
     right = (word.lower() in ("correct", "right")) != bool(match["no"])
     first, last = max(start, match.start() - NEAR), min(end, match.end() + NEAR)
     before = text[first : match.start()].rpartition("\n")[2]
     after = text[match.end() : last].partition("\n")[0]
     plainness = _weigh_place(word, before, after, match["no"])
-    return None if plainness is None else Verdict(right, match.start("word"), plainness)
+    if plainness is None:
+        return None, (0, 0)
+    apart = 2 if APART.search(before) and CLOSED.match(after) else 0 if _is_supposed(before, after) else 1
+    return Verdict(right, match.start("word"), plainness), (plainness, apart if plainness == 2 else 0)
+
+
+def _is_supposed(before: str, after: str) -> bool:
+    return SUPPOSED.search(before) is not None or SUPPOSED_AFTER.match(after) is not None
 
 
 def _weigh_place(word: str, before: str, after: str, negated: str | None) -> int | None:
+    """Weigh the place of a word. 3: in a box. 2: in capitals, or alone on its line. 1: the end of a statement, with or without
+    its reason, or "is correct"."""
     if QUOTED.match(after) or QUOTED_BEFORE.search(before) or BOTH.match(after) or BOTH_BEFORE.search(before):
         return None
     if BOX_BEFORE.search(before):
         return 3
+    if negated is None and UNSAID.search(before):
+        return None
     graded, last = word.lower() not in ("wrong", "right"), ENDING.match(after) is not None
     if graded and word.isupper() and not re.search(r"\b(?:the|a)\s+$", before, re.IGNORECASE):
         return 2
     if negated is None and PREDICATE.search(before) is None:
         return None
-    if last and not before.strip(" *_\"'`>-#"):
+    begins = not before.strip(" *_\"'`>-#")
+    if last and begins:
         return 2
     predicated = negated is not None or re.search(r"\b(?:is|are|was|were|be|seems?)\W*$", before, re.IGNORECASE) is not None
-    return 1 if last or predicated or (graded and after[:1] in (".", ",", ";", ":", "!") and word[0].isupper()) else None
+    explained = graded and (word[0].isupper() or not before.strip(" *_\"'`>-#:.|")) and REASON.match(after) is not None
+    return 1 if last or predicated or explained else None
 
 
 LETTER = re.compile(r"(?<![A-Za-z0-9'])[ABC](?![A-Za-z0-9'])")
@@ -370,8 +442,23 @@ YES_NO = re.compile(r"(?<![a-z])(?:yes|no)(?![a-z])", re.IGNORECASE)
 OFFERED = re.compile(r"\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}(?:yes|no)\b", re.IGNORECASE)
 OFFERED_BEFORE = re.compile(r"\b(?:yes|no)\W{0,3}(?:\s+or\s+|\s*/\s*)\W{0,3}$", re.IGNORECASE)
 """Who repeats the two words that were asked for has not chosen one."""
-ANNOUNCED = re.compile(r"(?:\b(?:verdict|judge?ment|answer|conclusion|decision)\b(?: is)?|\?)[^\w\n]{0,12}$", re.IGNORECASE)
-"""What stands before a yes or no that was asked for."""
+CALLED_SO = r"\b(?:verdict|judge?ment|conclusion|decision)\b(?: is)?"
+ASKED = re.compile(
+    rf"(?:{CALLED_SO}|\(yes/no\)\?|\b(?:answer|solution|part)\b[^?\n]*\b(?:correct|right)\b[^?\n]*\?)[^\w\n]{{0,12}}$",
+    re.IGNORECASE,
+)
+"""What stands before a yes or no that was asked for: the word verdict, or the question."""
+HEADED = re.compile(rf"{CALLED_SO}\W{{0,12}}$", re.IGNORECASE)
+ANSWERED = re.compile(r"\banswer\b(?: is)?[^\w\n]{0,12}$", re.IGNORECASE)
+OTHER_QUESTION = re.compile(r"\?[^\w\n]{0,12}$")
+COUNTED = re.compile(
+    r"\s+(?:errors?|mistakes?|issues?|problems?|flaws?|faults?|defects?|gaps?|steps?|parts?|further|other|more|need|doubt|longer)\b",
+    re.IGNORECASE,
+)
+PLAIN_WORD = re.compile(
+    r"\s+(?!(?:because|since|as|it|its|the|this|that|these|there|all|every|each|for|due|but|and|we|they)\b)[a-z]", re.IGNORECASE
+)
+"""What follows a "no" that counts something, as in "no errors" and, but for capitals, "no arithmetic slip"."""
 
 
 def read_yes_no(text: str) -> Verdict | None:
@@ -394,25 +481,28 @@ def swap_yes_no(word: str) -> str:
 
 
 def _weigh_yes_no(word: str, before: str, after: str) -> int:
-    """Weigh a yes or no as a verdict. 3: in a box, or behind "Verdict:" or the question. 2: alone on its line, or the last word
-    of one, in capitals. 1: the beginning of a line, as in "No, since". 0: a word of the analysis."""
+    """Weigh a yes or no as a verdict. 3: in a box, or behind "Verdict:", the question that was asked, or "the answer is". 2:
+    alone on its line, below "Verdict", or the last word of a line, in capitals. 1: the beginning of a line, as in "No, since",
+    or behind another question. 0: a word of the analysis."""
     line = before.rpartition("\n")[2]
-    if OFFERED.match(after) or OFFERED_BEFORE.search(line):
+    if OFFERED.match(after) or OFFERED_BEFORE.search(line) or (COUNTED if word.isupper() else PLAIN_WORD).match(after):
         return 0
     ends, begins = ENDING.match(after) is not None, not line.strip(" *_\"'`>-#[(")
-    if BOX_BEFORE.search(line) or (ANNOUNCED.search(line) and (ends or after[:1] in ".,;:")):
+    explained = ends or REASON.match(after) is not None
+    if BOX_BEFORE.search(line) or ASKED.search(line) or (ANSWERED.search(line) and explained):
         return 3
-    if ends and (begins or word.isupper()):
+    if (ends and (begins or word.isupper())) or (begins and HEADED.search(before)):
         return 2
-    return 1 if begins and after[:1] in (",", ".", ";", ":", "!") else 0
+    return 1 if explained and (begins or OTHER_QUESTION.search(line)) else 0
 
 
-LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,4}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
+LEVEL = r"\W{0,4}?(\\frac\{1\}\{2\}|(?<!frac\{)(?:\d[\d./]{0,7}|\.\d{1,3}))(?![\d./]|\s{0,3},\s{0,3}[\d.]|\s{1,3}or\b)"
 BOXED_LEVEL = re.compile(rf"\\boxed\{{{LEVEL}\W{{0,4}}\}}")
 NAMED_LEVEL = re.compile(rf"\b(overall |final )?score\b[^\d\n]{{0,40}}?{LEVEL}", re.IGNORECASE)
 """A number in a box, or behind the word score. Who repeats the numbers that were asked for has given none."""
-HALVES = (".5", ".5.", "1/2", "1/2.", "\\frac{1}{2}")
-"""Other ways to write 0.5."""
+WRITTEN = re.compile(r"(?P<level>\d{0,2}(?:\.\d{1,3})?)(?:/1(?:\.0)?)?\.?")
+HALVES = ("1/2", "1/2.", "\\frac{1}{2}")
+"""How a level is written, also as a part of 1; and other ways to write 0.5."""
 
 
 def read_level(text: str, levels: Sequence[float]) -> float | None:
@@ -425,9 +515,16 @@ def read_level(text: str, levels: Sequence[float]) -> float | None:
     said = {number for match in chosen for number in (match[match.lastindex or 0], *_find_boxes_behind(text, match))}
     if not named and len(boxed) > 1 and "\n" in text[boxed[-2].end() : boxed[-1].start()]:
         said = {boxed[-1][1]}  # boxes on lines of their own: the last counts
-    written = {f"{level:g}{end}": level for level in levels for end in ("", ".", ".0", "/1")} | dict.fromkeys(HALVES, 0.5)
-    found = {written.get(number) for number in said}
-    return next(iter(found)) if len(found) == 1 else None
+    found = {_convert_level(number) for number in said}
+    value = found.pop() if len(found) == 1 else None
+    return value if value in levels else None
+
+
+def _convert_level(number: str) -> float | None:
+    if number in HALVES:
+        return 0.5
+    written = WRITTEN.fullmatch(number)
+    return float(written["level"]) if written is not None and written["level"] else None
 
 
 def _find_boxes_behind(text: str, match: re.Match[str]) -> list[str]:
@@ -435,28 +532,64 @@ def _find_boxes_behind(text: str, match: re.Match[str]) -> list[str]:
     return BOXED_LEVEL.findall(text[match.end() : match.end() + NEAR].partition("\n")[0])
 
 
-CALLED_STEP = r"(?:the )?(?:rewritten|modified|revised|new|next) (?:step|version)"
+CHANGED = (
+    r"(?:subtly |slightly )?(?:rewritten|modified|revised|altered|changed|corrupted|flawed|incorrect|wrong|erroneous|new|next)"
+)
+CALLED_STEP = (
+    rf"(?:the |my |a )?(?:{CHANGED} (?:step|version|paragraph|part|text)(?: \d{{1,3}})?|rewritten"
+    rf"|(?:step|paragraph) \d{{1,3}} \({CHANGED}\))"
+)
 LABEL = re.compile(
     rf"\W{{0,8}}(?:{CALLED_STEP}[*_`]{{0,3}}:[\s*`]*"
     rf"|(?:sure|certainly|here(?: is|'s)|{CALLED_STEP})\b[^\n]{{0,80}}:[ \t*_`]*(?:\n|\Z))",
     re.IGNORECASE,
 )
 """What announces a text that was asked for: a name before it, or a line of its own."""
+ORIGINAL = re.compile(
+    r"\W{0,8}(?:the )?original(?: (?:step|version|paragraph|part|text))?(?: \d{1,3})?[*_`]{0,3}:", re.IGNORECASE
+)
+CONFESSION = re.compile(
+    r"\W{0,8}(?:I(?:'ve| have)? (?:\w{4,15}ly )?(?:introduced|changed|altered|replaced|modified|rewrote|made an? )"
+    r"|this (?:introduces|contains an? |creates|rewrite|change)"
+    r"|(?:here|in this (?:step|version)),? (?:the|an?) (?:\w{3,15} )?(?:mistake|error)\b"
+    r"|(?:the|an?) (?:subtle|small|intentional|deliberate|introduced|key) (?:mistake|error)\b)",
+    re.IGNORECASE,
+)
 REMARK = re.compile(
-    r"\W{0,8}(?:(?:explanation|note|remark)[*_`]{0,3}:"
+    r"\W{0,8}(?:(?:explanation|note|remark|changes? made)(?: of [^\n:]{0,40})?[*_`]{0,3}:"
     r"|(?:(?:the |this )?(?:mistake|error)|(?:in )?this (?:rewritten|version|step))\b)",
     re.IGNORECASE,
 )
-"""The beginning of a line that speaks about it."""
-TAGS = ("<step>", "</step>")
+"""The beginning of a line that speaks about it: one that tells what was done to it, or a remark."""
+RULE = re.compile(r"\s{0,3}(?:-{3,}|\*{3,}|_{3,})\s*")
+OPEN_STEP, CLOSE_STEP = "<step>", "</step>"
 
 
 def strip_reply(text: str) -> str | None:
-    """Strip a reply that should be one rewritten step: what follows a thought, without what announces it, fences and quotes
-    around it, and remarks behind its first line. Its paragraphs become one. None where nothing is left."""
+    """Strip a reply that should be one rewritten step: what follows a thought, in its tag or its quote if it has one, without
+    what announces it, the original before it, fences and quotes around it, and remarks behind its first line. Its paragraphs
+    become one. None where nothing is left. What told that a step was rewritten would tell a judge that it is wrong."""
     text = skip_thought(text)
-    label = LABEL.match(text)
-    lines = text[label.end() if label else 0 :].splitlines()
-    kept = [line for line in lines if line.strip() and not FENCE.match(line) and line.strip() not in TAGS]
-    step = "\n".join([*kept[:1], *takewhile(lambda line: not REMARK.match(line), kept[1:])])
+    text = text[text.find(OPEN_STEP) + len(OPEN_STEP) if OPEN_STEP in text else 0 :].partition(CLOSE_STEP)[0]
+    lines = [line for line in _strip_labels(text).splitlines() if line.strip()]
+    kept = [line for line in lines if not FENCE.match(line) and not RULE.fullmatch(line)]
+    while len(kept) > 1 and CONFESSION.match(kept[0]):
+        del kept[0]
+    if kept and kept[0].lstrip().startswith(">"):
+        quoted = takewhile(lambda line: line.startswith(">"), (line.lstrip() for line in kept))
+        kept = [line.removeprefix(">").strip() for line in quoted]
+    step = "\n".join([*kept[:1], *takewhile(lambda line: not (REMARK.match(line) or CONFESSION.match(line)), kept[1:])])
     return step.strip(" \n\"'`") or None
+
+
+def _strip_labels(text: str) -> str:
+    """Strip what announces a rewritten step, at most three such in a row; and the original, where a label follows it."""
+    for _ in range(3):
+        if ORIGINAL.match(text) is not None:
+            later = (line.start for line in _split_lines(text) if line.start and LABEL.match(line.text))
+            text = text[next(later, 0) :]
+        label = LABEL.match(text)
+        if label is None:
+            break
+        text = text[label.end() :]
+    return text

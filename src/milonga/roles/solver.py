@@ -140,18 +140,30 @@ def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, sol
 
 
 def parse_plain(text: str, thought_steps: bool = False) -> Parsed:
-    """Parse prose: the last box anywhere is the answer, the paragraphs of what follows a thought (or of the thought itself) are
-    the steps. An answer without a box is found by the task, at a lower format score: `accept_extracted`."""
+    """Parse prose: the last box behind the thought is the answer, the paragraphs of what follows a thought (or of the thought
+    itself) are the steps. Without that box the task looks there for an answer, and only then a box in the thought is one, both
+    at a lower format score: `accept_extracted`. Where nothing follows the thought, its box is the answer."""
     end = len(text) - len(NEXT_EXAMPLE) if text.endswith(NEXT_EXAMPLE) else len(text)
     thought, begin = find_thought(text[:end]), 0
     if thought is not None:
         begin, end = thought if thought_steps else (min(end, thought[1] + len(CLOSE)), end)
     spans = find_steps(text, begin, end)
     steps, ends = tuple(text[a:b].strip() for a, b in spans), tuple(b for _, b in spans)
-    value = Solution(steps, ends, find_last_box(text), begin=begin)
+    said = skip_thought(text).removesuffix(NEXT_EXAMPLE)
+    value = Solution(steps, ends, find_last_box(said if said.strip() else text), begin=begin)
     if value.answer is None:
         return Parsed(value, 0.0, NO_ANSWER)
     return Parsed(value, 1.0) if steps else Parsed(value, 0.5, NO_STEPS)
+
+
+def extract_answer(task: Task, text: str, problem: Problem, lost: bool) -> str | None:
+    """Extract the answer of prose without a box behind its thought: what the task finds there, a box in the thought, or else
+    what the task finds in it. `lost`: the task finds nothing, since the text was cut or there is nothing to compare with."""
+    said = text if problem.reply is not None else skip_thought(text)
+    found = None if lost else task.extract(said, problem)
+    if found is None and not problem.wants_program:
+        found = find_last_box(text)
+    return task.extract(text, problem) if found is None and not lost else found
 
 
 def accept_extracted(parsed: Parsed, answer: str | None, asked: bool) -> Parsed:

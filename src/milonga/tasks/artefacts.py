@@ -14,9 +14,12 @@ from milonga.text import compare_words, longest_common_run
 from milonga.types import Problem
 
 FINAL = re.compile(
-    r"^[\s>*#_`-]{0,9}(?:my |the )?final (?:answer|version|program|text|result)\b[*_`:. \t]*", re.IGNORECASE | re.MULTILINE
+    r"^[\s>*#_`-]{0,9}(?:my |the )?final (?:answer|version|program|text|result)\b"
+    r"(?:[*_`. \t]{0,9}:[*_` \t]*|[*_`][*_`. \t]*|[. \t]*$)",
+    re.IGNORECASE | re.MULTILINE,
 )
-"""The mark under which a result is handed in, as models write it: bold, as a heading, in any case."""
+"""The mark under which a result is handed in, as models write it, in any case: with a colon, in bold, or alone on its line. The
+words in a sentence are none."""
 LEAK = 8
 """Words and signs of the reference, in a row, that give it away."""
 
@@ -28,9 +31,13 @@ def find_reference(problem: Problem) -> str:
 
 
 def hands_in(message: str) -> bool:
-    """Whether a message hands in a result: by the mark, in a box, or as a function in Python."""
+    """Whether a message hands in a result: by the mark, in a box, or as a function in Python. One line under the mark that is a
+    question hands in nothing."""
+    marks = list(FINAL.finditer(message))
+    behind = message[marks[-1].end() :].strip() if marks else ""
+    asks = behind.endswith("?") and "\n" not in behind
     return (
-        FINAL.search(message) is not None
+        (bool(marks) and not asks)
         or find_last_box(message) is not None
         or any("def " in block for block in find_blocks(message))
     )

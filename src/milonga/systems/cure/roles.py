@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.fences import clean_arguments, clean_literal, find_fenced_blocks, find_named
+from milonga.roles.fences import clean_arguments, clean_literal, find_fenced_blocks, find_labelled, join_inline
 from milonga.roles.prose import skip_thought
 from milonga.roles.tags import find_sequence, find_tags
 from milonga.roles.templates import load_packaged_prompt
@@ -122,12 +122,12 @@ def _parse_tagged(text: str) -> Parsed:
 
 
 def _parse_plain(text: str) -> Parsed:
-    """Parse the last assertion of the last block that has one, or of the text; without any, the input and the output."""
-    for block in [*(block.body for block in find_fenced_blocks(text)[::-1]), text]:
-        if tests := parse_written_tests(block):
+    """Parse the last assertion of the last block that has one, the text or inline code; or else the named input and output."""
+    for code, form in [*((b.body, 1.0) for b in find_fenced_blocks(text)[::-1]), (text, SEVERAL), (join_inline(text), SEVERAL)]:
+        if tests := parse_written_tests(code):
             entry, (arguments, expected) = tests[-1]
-            return Parsed(UnitTest(arguments, expected, entry=entry), 1.0 if len(tests) == 1 and block != text else SEVERAL)
-    given, printed = (next(find_named(text, name), None) for name in ("input", "output"))
+            return Parsed(UnitTest(arguments, expected, entry=entry), form if len(tests) == 1 else SEVERAL)
+    given, printed = (next(find_labelled(text, name), None) for name in ("input", "output"))
     if given is None or printed is None:
         return Parsed(NOTHING, 0.0, "no assertion, and no input with its output")
     return Parsed(_make_either(given[0], printed[0]), 1.0 if given[1] and printed[1] else SEVERAL)

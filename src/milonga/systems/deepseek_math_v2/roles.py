@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import find_thought, find_thought_end, read_level
+from milonga.roles.prose import find_thought_end, read_level, skip_thought
 from milonga.roles.solver import NO_STEPS, StepSolver
 from milonga.roles.templates import load_packaged_prompt
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
@@ -24,9 +24,18 @@ OPENING, CLOSING = "Evaluation:", "Overall score:"
 """The fixed phrases of analyses in prose: prompt, reward and parser all take them from here."""
 PHRASES = {"opening": OPENING, "closing": CLOSING}
 SEAM = re.compile(r"^\W{0,6}(?:self[- ])?evaluation(?:\W{0,4}:|[^\w\n]{0,4}$)", re.IGNORECASE | re.MULTILINE)
-ISSUE = re.compile(r"^\W{0,6}(?:issue|defect|flaw|gap)\b(?!\W{0,4}(?:none|no|n/a)\b)[^\n]*", re.IGNORECASE | re.MULTILINE)
+ISSUE = re.compile(r"\W{0,6}(?:\d{1,2}[.)]\W{0,6})?(?:issue|defect|flaw|gap)s?\b", re.IGNORECASE)
 PLACE = re.compile(r"\bstep\W{0,3}(\d{1,3})\b", re.IGNORECASE)
-"""The beginning of a self-analysis; a line that names an issue; and the step that it names."""
+"""The beginning of a self-analysis; that of a line that names an issue; and the step that it names."""
+HEADING = re.compile(r"(?: (?:found|identified))?[\W\d]*")
+ITEM = re.compile(r"\s{0,8}(?:[-*•]|\d{1,2}[.)])\s|\W{0,6}step \d{1,3}[*_]{0,2}:", re.IGNORECASE)
+END = re.compile(r"\s{0,3}#|\W{0,6}(?:overall|final|score)\b", re.IGNORECASE)
+NONE = re.compile(
+    r"\W{0,6}(?:no\W*$|(?:step\W{0,3}\d{1,3}\W{0,6})?(?:there (?:is|are) |is |has )?(?:none\b|n/a|(?:correct|fine|sound)\W*$"
+    r"|no (?:\w{1,20} ){0,2}(?:issue|defect|flaw|gap|error|mistake|problem)s?\b))",
+    re.IGNORECASE,
+)
+"""What follows the word where issues are listed below it; an item, and the end of the list; and who says that there is none."""
 PACKAGE = "milonga.systems.deepseek_math_v2"
 MARKS = {1.0: "+", GAP: "~", 0.0: "-"}
 FLIP = 0.15
@@ -88,16 +97,31 @@ def parse_analysis(dialect: Dialect, text: str, count: int) -> Parsed:
 def parse_prose(text: str, count: int) -> Parsed:
     """Parse issues and a score from prose. Half of the format is that the score follows its phrase and that there are issues
     just where it is below 1."""
-    thought = find_thought(text)
-    text = text if thought is None else text[thought[1] :]
+    text = skip_thought(text)
     score = read_level(text, LEVELS)
     if score is None:
         return Parsed(Analysis(None, None), 0.0, "no score of 0, 0.5 or 1")
-    issues = tuple(found[0].strip() for found in ISSUE.finditer(text))
+    issues = tuple(find_issues(text))
     named = {int(place) for issue in issues for place in PLACE.findall(issue)}
     steps = tuple(k + 1 not in named for k in range(count)) or None
     form = 1.0 if CLOSING in text and bool(issues) == (score < 1) else 0.5
     return Parsed(Analysis(steps, score == 1, score=score, issues=issues), form)
+
+
+def find_issues(text: str) -> Iterator[str]:
+    """Find the lines that report an issue: those that begin with the word, and those listed below it as a heading."""
+    is_list, is_begun, is_over = False, False, False
+    for line in text.split("\n"):
+        label = ISSUE.match(line)
+        said = line[label.end() if label else 0 :]
+        if label is not None:
+            is_list, is_begun, is_over = HEADING.fullmatch(said) is not None, False, False
+        else:
+            is_over |= is_begun and not line.strip()  # behind a blank line only items go on
+            is_list &= not END.match(line) and (not is_over or not line.strip() or ITEM.match(line) is not None)
+            is_begun |= bool(line.strip())
+        if is_list == (label is None) and said.strip() and not NONE.match(said):
+            yield line.strip()
 
 
 def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
@@ -105,11 +129,8 @@ def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
     if frame is None:
         return [], [], None
     lines = list(re.finditer(r"[^\n]*([+-])\n", frame["steps"]))
-    return (
-        [m[1] == "+" for m in lines],
-        [m.end() for m in lines],
-        next(s for s, mark in MARKS.items() if mark == frame["score"]),
-    )
+    score = next(s for s, mark in MARKS.items() if mark == frame["score"])
+    return [m[1] == "+" for m in lines], [m.end() for m in lines], score
 
 
 def find_seam(text: str) -> re.Match[str] | None:
