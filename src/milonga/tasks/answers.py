@@ -100,6 +100,7 @@ SPELLINGS = (
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\\([dtc]?frac) ?([0-9]) ?([0-9])"), r"\\\1{\2}{\3}"),
     (re.compile(r"\\([dtc]?frac) ?([0-9]) ?(?=\{)"), r"\\\1{\2}"),
+    (re.compile(r"\\([dtc]?frac) ?\\pi ?([0-9])"), r"\\\1{\\pi}{\2}"),
     (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
     (re.compile(r"(?<![A-Za-z])\\?sqrt ?\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<=[0-9}]) {0,3}\( ?([A-Za-z]{2,20}(?:[ /][A-Za-z]{1,20})?) ?\)\Z"), r" \1"),
@@ -120,7 +121,7 @@ COSTLY = re.compile(
 )
 """Powers of powers and the like, which cost more to compute than any answer is worth."""
 GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
-CUT_OFF = re.compile(r"[0-9]\.\s*\.\Z|[0-9]…\Z")
+CUT_OFF = re.compile(r"[0-9]\.[\s.]*\.\Z|[0-9]…\Z")
 """A number that goes on. One dot behind a number is a full stop."""
 LONGEST = 100_000
 """Characters of an answer that are looked at; no longer one is right."""
