@@ -171,7 +171,8 @@ DOUBTED = split_row(
     \pi=30  not x = 30  x less than or = 30  at least: 30  at most: 30  more than: 30  approximately: 30  anything but: 30
     Not this: 30  The wrong answer is 30  The answer isn't: 30  it is never: 30  The answer is about: 30  up to: 30
     negative: 30  The most: 30  six or: 30  A lower bound is 30  My guess is 30  30 thousandths  30 tens  30 score
-    30 lakh  30 crore  30 grand  30 per mille  30 bn  30 negative  30 (negative)  30 no  30 wrong  30 never  30 false  30 log  30 reciprocal  30 five
+    30 lakh  30 crore  30 grand  30 per mille  30 bn  30 negative  30 (negative)  30 no  30 wrong  30 never
+    30 false  30 log  30 reciprocal  30 five
     30 (five)  30 xor  30 vs  30 mille  30 mio
     """
 )
@@ -187,7 +188,8 @@ HONEST = {
     "5": r"""
         5 \text{ cm}  5\,\text{cm}  5~\text{cm}  5\ \mathrm{cm}  5 cm^2  5 \mathrm{~cm}^{2}  5 \text{ square units}
         5 \text{ (cm)}  5 (cm)  5 sq. units  5\mbox{ cm}  5\;\text{units}  5 in.  5€  5 USD  5 people.  5 km/h  5 \text{ m/s}^2
-        5^{\circ}  +5  (5)  ((5))  {5}  --5  5\!  5\;  5\quad  5\\  5,  \displaystyle 5  \mathbf 5  \mathbf{5}  \text{5}  \$5.00  n=5  f(2)=5
+        5^{\circ}  +5  (5)  ((5))  {5}  --5  5\!  5\;  5\quad  5\\  5,  \displaystyle 5  \mathbf 5
+        \mathbf{5}  \text{5}  \$5.00  n=5  f(2)=5
         x_1=5  \angle ABC=5  m\angle A=5  AB = 5  \overline{AB}=5  2+3=5  \frac{10}{2}=5  5=5  P=\frac{10}{2}  \gcd(10,15)=5
         \text{lcm}(1,5)=5  \phi(x)=5  {5 \choose 1}=5  \binom{5}{1}=5  the answer: 5  x equals 5  \text{The answer is }5  6-1
         The least common multiple is 5  The sum of a and b is 5  \sqrt{25}  \sqrt[2]{25}  sqrt(25)  5^1  5\times1
@@ -288,7 +290,7 @@ def test_no_string_of_signs_is_right_for_two_numbers(grader: Grader, before: str
     assert len(right) <= 1
     if 5 in right:
         parser = pytest.importorskip("latex2sympy2_extended")
-        latex = strip_dress(strip_frames(respell_layout(normalise_answer(answer))))
+        latex = strip_dress(respell_layout(strip_frames(normalise_answer(answer))))
         assert is_number(latex) or parser.latex2sympy(re.sub(r"(?<=[0-9)])\s*\(", r"\\cdot(", latex)).doit() == 5
 
 

@@ -382,7 +382,7 @@ def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
     of expressions that must all be equal for it to be right."""
     if gold == answer:
         return True
-    gold, answer = _strip_name(respell_layout(gold)), strip_frames(respell_layout(answer))
+    gold, answer = _strip_name(respell_layout(gold)), respell_layout(strip_frames(answer))
     if not answer or is_refused(gold, answer):
         return False
     found = [_compare_side(gold, side) for side in list_sides(gold, answer)]
