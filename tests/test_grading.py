@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +21,9 @@ import milonga
 from helpers import PROPERTY
 from milonga.errors import MissingExtra, UserError
 from milonga.tasks import grading
-from milonga.tasks.answers import normalise_answer
+from milonga.tasks.answers import is_number, normalise_answer, respell_layout, strip_dress, strip_frames
 from milonga.tasks.grading import Cache, Grader, compare_quickly, decode_reply, make_environment
+from test_tasks_data import shared_data
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,173 @@ ODD = [
 @pytest.mark.parametrize("answer", [*NOT_THE_NUMBER, *ODD])
 def test_bounds_approximations_and_contradictions_are_not_the_number(grader: Grader, answer: str) -> None:
     assert grader.compare_answers([("30", answer)]) == [False]
+
+
+MALFORMED = split_row(
+    r"""
+    30**6  30^-6  30//6  30..6  30...  30..  30)6  6) 30  6} 30  6( 30  6{ 30  30)  (30  30}  30)(6  30+}6  5}6}7} 30  30!^6
+    !30  \frac 30  \frac{30}  30\times\times6  -) 30  30sqrt  30 sqrt  30\sqrt  30\cdot  30\times  *30  30!  30_6
+    30{}  30()  -{} 30  30\left  30\right  \left30  30\overline  25{5}  {25}5  {25}{5}
+    25(5)  (25)(5)  \frac{25}{1}5  \frac{50}{2}\frac{10}{2}  3.0.0  25.5.5
+    """
+)
+DOUBTED = split_row(
+    r"""
+    \not=30  x\not=30  x\approx=30  x\leq=30  x \gt = 30  x\prec=30  x\to=30  x\in=30  \neg x=30  x)=30  sqrt(36)=30  6)=30
+    \pi=30  not x = 30  x less than or = 30  at least: 30  at most: 30  more than: 30  approximately: 30  anything but: 30
+    Not this: 30  The wrong answer is 30  The answer isn't: 30  it is never: 30  The answer is about: 30  up to: 30
+    negative: 30  The most: 30  six or: 30  A lower bound is 30  My guess is 30  30 thousandths  30 tens  30 score
+    30 lakh  30 crore  30 grand  30 per mille  30 bn  30 negative  30 (negative)  30 no  30 wrong  30 never
+    30 false  30 log  30 reciprocal  30 five
+    30 (five)  30 xor  30 vs  30 mille  30 mio
+    """
+)
+
+
+@pytest.mark.parametrize("answers", [MALFORMED, DOUBTED], ids=["malformed", "doubted"])
+def test_what_is_no_mathematics_or_denies_itself_is_not_the_number(grader: Grader, answers: list[str]) -> None:
+    results = grader.compare_answers([("30", answer) for answer in answers])
+    assert [answer for answer, result in zip(answers, results, strict=True) if result is not False] == []
+
+
+HONEST = {
+    "5": r"""
+        5 \text{ cm}  5\,\text{cm}  5~\text{cm}  5\ \mathrm{cm}  5 cm^2  5 \mathrm{~cm}^{2}  5 \text{ square units}
+        5 \text{ (cm)}  5 (cm)  5 sq. units  5\mbox{ cm}  5\;\text{units}  5 in.  5€  5 USD  5 people.  5 km/h  5 \text{ m/s}^2
+        5^{\circ}  +5  (5)  ((5))  {5}  --5  5\!  5\;  5\quad  5\\  5,  \displaystyle 5  \mathbf 5
+        \mathbf{5}  \text{5}  \$5.00  n=5  f(2)=5
+        x_1=5  \angle ABC=5  m\angle A=5  AB = 5  \overline{AB}=5  2+3=5  \frac{10}{2}=5  5=5  P=\frac{10}{2}  \gcd(10,15)=5
+        \text{lcm}(1,5)=5  \phi(x)=5  {5 \choose 1}=5  \binom{5}{1}=5  the answer: 5  x equals 5  \text{The answer is }5  6-1
+        The least common multiple is 5  The sum of a and b is 5  \sqrt{25}  \sqrt[2]{25}  sqrt(25)  5^1  5\times1
+        1(5)  \frac{5}1
+    """,
+    "10": r"10\   \gcd(10,20)=10  2(5)  (2)(5)  {5\choose2}  10.  \$10  10\quad",
+    "12345": r"12,345  12{,}345  12,\!345  12\,345  $12,345.00",
+    "1000000": r"1\,000\,000  1,000,000  10^6  10^{6}  10**6  1\times10^6",
+    "-3": "−3  (-3)  x=-3  - 3",
+    "1.5": r"1\frac{1}{2}  1\frac12  1 \frac{1}{2}  3/2  \frac{3}{2}  {3\over2}  2\frac{3}{4}-1\frac14",
+    r"\frac{1}{2}": r"1/2  0.5  .5  \frac12  \frac1{2}  \dfrac{1}{2}  \displaystyle\frac{1}{2}  {1\over2}  {1}/{2}  2^{-1}",
+    r"-\frac{1}{2}": r"\frac{-1}{2}  -0.5  -1/2",
+    r"\frac\pi2": r"\frac{\pi}{2}  \pi/2  pi/2",
+    r"3\pi": r"3\pi  3pi  3 pi  3\pi\text{ cm}^3  V=3\pi",
+    r"2\sqrt{3}": r"\sqrt{12}  2sqrt(3)  2 sqrt(3)  2\sqrt3  2\sqrt{3}\text{ units}  AB=2\sqrt{3}",
+    r"75\%": "75  0.75  75%  75 percent",
+    r"12\text{ cm}": r"12  12 cm  12\,\mathrm{cm}",
+    r"90^\circ": r"90  90^{\circ}  90°  90 degrees",
+    "x=5": "5  x = 5  5 cm",
+    "1,-2": r"""
+        -2,1  1, -2  \{1,-2\}  1 \text{ or } -2  1 and -2  x=1,-2  x=1, x=-2  x=1 or x=-2  x = 1 \text{ or } x = -2
+        x_1=1, x_2=-2  x=1\text{ and }x=-2  x=1; x=-2
+    """,
+    r"\pm 3": r"\pm 3  3,-3  x=\pm 3  x=3, x=-3",
+    "(3,4)": r"(3, 4)  \left(3,4\right)  (x,y)=(3,4)  x=3, y=4  x=3 \text{ and } y=4",
+    "3,5,7": r"3, 5, 7  {3,5,7}  3,5, and 7  3,5,\text{ and }7  a=3,b=5,c=7  a = 3, b = 5, and c = 7",
+    r"[1,3]": r"[1, 3]  x\in[1,3]  \left[1,3\right]",
+    r"(1,2)\cup(3,4)": r"(1,2) \cup (3,4)  (3,4)\cup(1,2)",
+    r"x \ge 2": r"[2,\infty)  x\geq2",
+    r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}": r"\begin{pmatrix}1\\2\end{pmatrix}  \begin{bmatrix} 1 \\ 2 \end{bmatrix}",
+    "x^2+2x+1": r"(x+1)^2  (x+1)**2  f(x)=(x+1)^2  (x+1)(x+1)  \displaystyle x^2+2x+1  x^2+2x+1\quad",
+    r"\frac{x}{2}": r"{x\over2}  x/2  \frac12x  0.5x",
+    "y=2x+1": "y = 2x + 1  2x+1",
+    "3+4i": "4i+3  z = 3+4i",
+    "p - q": "p-q  -q+p",
+    "ab": r"ba  a b  a\cdot b",
+    "mn": "nm",
+    "even": r"\text{Even}  Even  \textbf{even}  The answer is even",
+    r"\text{True}": "true  True.",
+    r"\text{(A)}": "A  (A)",
+    r"8\!:\!34 \text{ p.m.}": r"8:34 p.m.  8:34\text{ p.m.}  8:34",
+    "1010_2": "1010_{2}  1010",
+    "3:2": "3 : 2",
+    r"\sqrt[3]{2}": "2^{1/3}",
+    r"\log_2 3": r"\log_{2}3  \log_2(3)",
+}
+
+
+@pytest.mark.parametrize("gold", HONEST)
+def test_a_right_answer_may_be_written_in_many_ways(grader: Grader, gold: str) -> None:
+    answers = split_row(HONEST[gold])
+    results = grader.compare_answers([(gold, answer) for answer in answers])
+    assert [answer for answer, result in zip(answers, results, strict=True) if not result] == []
+
+
+OTHERS = {
+    "5": "2(3)  3{2}  (2)3  x^2=5  2x=5  70k",
+    "1,-2": "x=1, x=2  x=1  x=1, x=-2, x=3  x=1=2, x=-2  2=1, x=-2  x=1, x\\ne-2  x\\not=1, x=-2  1=1, 2=-2  x=1, not x=-2",
+    "(3,4)": "x=4, y=3  x=3, x=4  x=3, y=4, z=5  x=3, y=5",
+    "3,5,7": "a=3,b=5  a=3,b=5,c=8  " + ",".join(f"a_{n}={3 + n % 3 * 2}" for n in range(20)),
+    "x+1": r"""
+        x\not=x+1  2x\boxed{x+1}  2x answer: \(x+1\)  x+1\text{ is wrong}  x+1\text{ or not}  x+1\text{a}+y\text{b}
+        x+1t  x+1 cm  x+1} y  y} x+1  x+1)(y  x+2\to x+1  x+1=x+2
+    """,
+    "2s": "2  3s",
+    "even": "odd  not even  neven  The answer is not: even",
+    "no": "on  n o",
+    "p - q": "q-p  p+q  pq",
+    "ab": "a+b  abb  cd",
+}
+
+
+@pytest.mark.parametrize("gold", OTHERS)
+def test_what_only_looks_like_a_reference_is_wrong(grader: Grader, gold: str) -> None:
+    answers = split_row(OTHERS[gold])
+    results = grader.compare_answers([(gold, answer) for answer in answers])
+    assert [answer for answer, result in zip(answers, results, strict=True) if result is not False] == []
+
+
+def test_no_line_of_an_answer_is_read_without_the_others(grader: Grader) -> None:
+    assert grader.compare_answers([("\\frac{1}{2}", "6*\n\\frac{1}{2}"), ("5", "10*\n\\frac{1}{2}")]) == [False, True]
+
+
+SIGNS = st.sampled_from(
+    [*"5560123..-+*/^!(){}_ ", "**", "\\frac", "\\sqrt", "sqrt", "\\cdot", "\\left", "\\right", "\\log", "\\pi", "\n"]
+)
+
+
+@PROPERTY
+@given(st.lists(SIGNS, max_size=4).map("".join), st.lists(SIGNS, max_size=4).map("".join))
+def test_no_string_of_signs_is_right_for_two_numbers(grader: Grader, before: str, behind: str) -> None:
+    """And one that is right for 5 is 5 to the parser of LaTeX, shown the whole of it."""
+    answer = f"{before}5{behind}"
+    golds = sorted({"5", "6", *re.findall(r"[0-9]{1,9}", answer)}, key=int)
+    right = {
+        int(gold) for gold, found in zip(golds, grader.compare_answers([(g, answer) for g in golds]), strict=True) if found
+    }
+    assert len(right) <= 1
+    if 5 in right:
+        parser = pytest.importorskip("latex2sympy2_extended")
+        latex = strip_dress(respell_layout(strip_frames(normalise_answer(answer))))
+        assert is_number(latex) or parser.latex2sympy(re.sub(r"(?<=[0-9)])\s*\(", r"\\cdot(", latex)).doit() == 5
+
+
+UNREADABLE = {r"\begin{pmatrix} 1 & -1 \\ 1 & \phantom -1 \end{pmatrix}"}
+"""References of MATH that only meet an answer in the same letters."""
+
+
+def load_references() -> list[str]:
+    """Every reference of GSM8K and of MATH, once; one row of MATH has an empty one."""
+    rows = [
+        json.loads(line) for name in ("gsm8k", "math") for path in shared_data(name).glob("*.jsonl") for line in path.open()
+    ]
+    return sorted({row["answer"].rpartition("####")[2].strip() for row in rows} - {""})
+
+
+def test_every_reference_of_real_data_is_right(grader: Grader) -> None:
+    references = load_references()
+    assert len(references) > 3000
+    assert grader.compare_answers([(gold, gold) for gold in references]) == [True] * len(references)
+    boxed = grader.compare_answers([(gold, f"\\boxed{{{gold}}}") for gold in references])
+    assert boxed == [True] * len(references)
+
+
+def test_references_of_real_data_are_read_and_not_only_recognised(grader: Grader) -> None:
+    """With other blanks and another size of fractions they are other strings. Every eighth: each is a process of its own."""
+    spelt = [
+        (gold, re.sub(r"(?<=\w)\s*([+-])\s*(?=\w)", r" \1  ", gold).replace("\\frac", "\\dfrac")) for gold in load_references()
+    ]
+    others = [pair for pair in spelt if pair[0] != pair[1] and pair[0] not in UNREADABLE][::8]
+    results = grader.compare_answers(others)
+    assert len(others) > 100 and [pair for pair, result in zip(others, results, strict=True) if not result] == []
 
 
 def test_percent_is_a_unit(grader: Grader) -> None:

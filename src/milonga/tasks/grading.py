@@ -18,6 +18,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,22 +28,25 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
 from milonga.sandbox.folders import make_folder, remove_abandoned_folders
 from milonga.sandbox.process import open_filled_pipe
 from milonga.tasks.answers import (
-    NAME,
     Value,
     is_far,
+    is_name,
     is_other_kind,
     is_refused,
     list_sides,
     normalise_answer,
     read_value,
+    respell_layout,
+    strip_dress,
     strip_frames,
+    strip_note,
 )
 
 Kind = Literal["math", "gym"]
@@ -57,6 +61,8 @@ WORK_LIMIT = 300.0
 """Seconds for what is slow without being hostile, such as generating a problem."""
 REPLY_BYTES, GRADE_BYTES = 1 << 26, 1 << 16
 """Of a reply, and of one about an answer: that one is short, whoever writes it."""
+PRODUCT = re.compile(r"[a-df-hj-np-z]{2}")
+"""Two letters that are variables rather than a word: short words have an e, an i or an o."""
 GRADES = ("equal", "score")
 """Operations on an answer."""
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
@@ -363,7 +369,12 @@ def compare_quickly(gold: str, answer: str) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
-Pair = tuple[str, str]
+class Pair(NamedTuple):
+    """Two expressions that must be equal; `units` says whether units behind them are left out."""
+
+    gold: str
+    answer: str
+    units: bool = False
 
 
 def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
@@ -371,7 +382,7 @@ def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
     of expressions that must all be equal for it to be right."""
     if gold == answer:
         return True
-    gold, answer = _strip_name(gold), strip_frames(answer)
+    gold, answer = _strip_name(respell_layout(gold)), respell_layout(strip_frames(answer))
     if not answer or is_refused(gold, answer):
         return False
     found = [_compare_side(gold, side) for side in list_sides(gold, answer)]
@@ -383,7 +394,7 @@ def plan_comparison(gold: str, answer: str) -> bool | list[Pair]:
 def _strip_name(gold: str) -> str:
     """Strip the name from a reference such as `x = 4`; others stay as they are."""
     name, _, value = gold.partition("=")
-    return value.strip() if NAME.fullmatch(name.strip()) and read_value(value.strip()) is not None else gold
+    return value.strip() if is_name(name.strip()) and read_value(value.strip()) is not None else gold
 
 
 def _compare_side(gold: str, answer: str) -> bool | Pair:
@@ -394,12 +405,12 @@ def _compare_side(gold: str, answer: str) -> bool | Pair:
             return False
         found = _compare_values(value, given)
         other = value.unit and given.unit and value.unit != given.unit
-        return (gold, answer) if found and other and "%" not in (value.unit, given.unit) else found
+        return Pair(gold, answer, units=True) if found and other and "%" not in (value.unit, given.unit) else found
     if gold == answer:
         return True
-    if _is_words(gold):
-        return gold.casefold().split() == answer.casefold().split()
-    return False if is_other_kind(gold, answer) else (gold, answer)
+    if _is_words(words := strip_dress(gold)):
+        return words.casefold().split() == strip_dress(answer).casefold().split()
+    return False if is_other_kind(gold, answer) else Pair(*strip_note(gold, answer))
 
 
 def _compare_values(gold: Value, given: Value) -> bool | Pair:
@@ -408,17 +419,19 @@ def _compare_values(gold: Value, given: Value) -> bool | Pair:
     if gold.unit and given.unit and (gold.unit == "%") != (given.unit == "%"):
         return False
     if gold.number is None or given.number is None:
-        return gold.expression == given.expression or (gold.expression, given.expression)
+        return gold.expression == given.expression or Pair(gold.expression, given.expression)
     if gold.number == given.number:
         return True
     if gold.unit == "%" and not given.unit and Fraction(gold.number) == 100 * Fraction(given.number):
         return True
     if isinstance(gold.number, Decimal) and isinstance(given.number, Decimal):
         return False
-    return False if is_far(gold.number, given.number) else (gold.expression, given.expression)
+    return False if is_far(gold.number, given.number) else Pair(gold.expression, given.expression)
 
 
 def _is_words(text: str) -> bool:
-    """Two letters or more and nothing else. As mathematics a word is the product of its letters, as is any anagram."""
-    letters = sum(c.isalpha() for c in text)
-    return letters >= 2 and all(c.isalpha() or c in " '-" for c in text)
+    """Whether a text is words and nothing else. As mathematics a word is the product of its letters, as is any anagram; two
+    letters may well be one, and single ones with a sign between them a difference."""
+    if not all(c.isalpha() or c in " '-" for c in text):
+        return False
+    return any(len(word) > 2 or (len(word) == 2 and not PRODUCT.fullmatch(word)) for word in re.split(r"[ '-]", text))

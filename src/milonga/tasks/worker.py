@@ -21,6 +21,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -198,19 +199,38 @@ WARM_UP = (
     ("\\sin x", "\\cos(\\frac{\\pi}{2}-x)"),
 )
 
+MIXED_NUMBER = re.compile(r"(?<![0-9.,^_}])([0-9]{1,9})\s*(\\frac\{[0-9]{1,9}\}\{[0-9]{1,9}\})")
+PRODUCT = re.compile(
+    r"(?<=[0-9)])(?<!_[0-9])\s*(?=\()|(?<=\))\s*(?=[0-9]|\\frac)|(?P<frac>\\frac\{[^{}]*\}\{[^{}]*\})\s*(?=[0-9({]|\\frac)"
+)
+"""The parser takes every two numbers side by side for a mixed one, and `2(3)` for 5."""
+
+
+def _mark_operations(latex: str) -> str:
+    """Write out the sum in `2\\frac{1}{2}` and the product in `2(3)`."""
+    latex = MIXED_NUMBER.sub(r"(\1+\2)", latex)
+    return PRODUCT.sub(lambda found: f"{found['frac'] or ''}\\cdot ", latex)
+
 
 def _load_math_operations() -> Operations:
-    from math_verify import parse, verify
+    from latex2sympy2_extended.latex2sympy2 import NormalizationConfig, latex2sympy, normalize_latex
+    from math_verify import verify
+    from math_verify.grader import should_treat_as_complex
 
-    def read(text: str) -> list[Any]:
-        # Without dollar signs LaTeX is not found; with them the text is one expression, and a list of guesses is a set.
-        return list(parse(f"${text}$", parsing_timeout=None))
+    def read(text: str, units: bool) -> list[Any]:
+        # The whole text is one expression or none. Who searches it for something to read finds a 5 in `6) 5`.
+        layout = NormalizationConfig(basic_latex=True, units=units, malformed_operators=True, nits=True, boxed="none")
+        latex = _mark_operations(normalize_latex(text, layout))
+        try:
+            return [latex2sympy(latex, is_real=not should_treat_as_complex(latex), normalization_config=None), latex]
+        except Exception:
+            return [latex]  # a text that is no mathematics still equals itself
 
-    def is_equal(gold: str, answer: str) -> bool:
-        return bool(verify(read(gold), read(answer), timeout_seconds=None))
+    def is_equal(gold: str, answer: str, units: bool = False) -> bool:
+        return bool(verify(read(gold, units), read(answer, units), timeout_seconds=None))
 
-    def equal(gold: str, answer: str) -> bool:
-        return _run_in_child(lambda: is_equal(gold, answer)) is True
+    def equal(gold: str, answer: str, units: bool = False) -> bool:
+        return _run_in_child(lambda: is_equal(gold, answer, units)) is True
 
     # The first expressions build tables and import the rest of sympy: not on the time of somebody's answer.
     for gold, answer in WARM_UP:
