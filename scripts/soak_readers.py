@@ -4,7 +4,7 @@
     python scripts/soak_readers.py --count 20000      # the script itself, in a minute
 
 Texts are made of the delimiters that readers know, repeated, alternated and nested at random, and of characters of all kinds.
-Each is shown to one reader. One that takes longer than `SLOW` is shown again, at an eighth of its length: it is slow if the
+Each is shown to one reader, in turn; those that group votes, which ask a grader in another process, see fewer. One that takes longer than `SLOW` is shown again, at an eighth of its length: it is slow if the
 time grows faster than `reader_attacks.STEEPEST` allows. The exit code is 1 if anything raised, or was slow.
 """
 
@@ -15,7 +15,8 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ CHARACTERS = "".join(
     map(chr, [*range(32, 127), 0, 9, 10, 13, 0xA0, 0xAD, 0x301, 0x200B, 0x202E, 0x2028, 0xFF15, 0xD800, 0x1F600])
 )
 WORST = 10
+VOTES, VOTES_SHARE = "/votes", 20
+"""Readers that group votes take part in one round of so many: each of their texts may be hundreds of questions to a grader."""
 
 
 def draw_text(rng: random.Random) -> Callable[[int], str]:
@@ -50,14 +53,20 @@ def draw_text(rng: random.Random) -> Callable[[int], str]:
     return make
 
 
-def soak(readers: Sequence[Reader], count: int, seed: int, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Show `count` texts to the readers, and return what raised, what was slow, and what took the longest."""
+def iterate_readers(readers: Sequence[Reader]) -> Iterator[Reader]:
+    """Iterate over the readers without end, round by round."""
+    for turn in count():
+        yield from (each for each in readers if turn % VOTES_SHARE == 0 or not each.name.endswith(VOTES))
+
+
+def soak(readers: Sequence[Reader], inputs: int, seed: int, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Show `inputs` texts to the readers, and return what raised, what was slow, and what took the longest."""
     rng = random.Random(seed)
     errors: list[dict[str, str]] = []
     slow: list[dict[str, Any]] = []
     times: list[tuple[float, str, str]] = []
-    for number in range(count):
-        reader, make, length = readers[number % len(readers)], draw_text(rng), int(LONGEST ** rng.random())
+    for number, reader in enumerate(islice(iterate_readers(readers), inputs)):
+        make, length = draw_text(rng), int(LONGEST ** rng.random())
         text = make(length)
         try:
             with no_collection():
@@ -70,9 +79,9 @@ def soak(readers: Sequence[Reader], count: int, seed: int, say: Callable[[str], 
         if growth is not None and growth > FACTOR**STEEPEST:
             slow.append({"reader": reader.name, "text": ascii(text[:200]), "seconds": round(taken, 3), "growth": round(growth)})
         if (number + 1) % 10_000 == 0:
-            say(f"{number + 1} of {count}: {len(errors)} errors, {len(slow)} slow")
+            say(f"{number + 1} of {inputs}: {len(errors)} errors, {len(slow)} slow")
     worst = [{"seconds": round(taken, 3), "reader": name, "text": text} for taken, name, text in times]
-    return {"seed": seed, "inputs": count, "readers": len(readers), "errors": errors, "slow": slow, "worst": worst}
+    return {"seed": seed, "inputs": inputs, "readers": len(readers), "errors": errors, "slow": slow, "worst": worst}
 
 
 def main() -> None:

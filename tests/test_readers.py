@@ -106,6 +106,6 @@ def test_words_and_characters_are_compared_as_before_on_short_texts() -> None:
     assert edit_distance("a" * 50, "", 60) == 50 and edit_distance("", "ab") == 2 and edit_distance("abab", "baba") == 2
 
 
-def test_the_soak_finds_nothing_in_a_few_hundred_texts(readers: list[Reader]) -> None:
-    found = soak(readers, count=300, seed=0)
-    assert found["inputs"] == 300 and not found["errors"] and not found["slow"]
+def test_the_soak_finds_nothing_in_some_hundred_texts(readers: list[Reader]) -> None:
+    found = soak(readers, inputs=600, seed=0)
+    assert found["inputs"] == 600 and not found["errors"] and not found["slow"]
