@@ -4,8 +4,9 @@
     python scripts/soak_readers.py --count 20000      # the script itself, in a minute
 
 Texts are made of the delimiters that readers know, repeated, alternated and nested at random, and of characters of all kinds.
-Each is shown to one reader, in turn; those that group votes, which ask a grader in another process, see fewer. One that takes longer than `SLOW` is shown again, at an eighth of its length: it is slow if the
-time grows faster than `reader_attacks.STEEPEST` allows. The exit code is 1 if anything raised, or was slow.
+Each is shown to one reader, in turn; those that group votes, which ask a grader in another process, see fewer. A text that
+takes longer than `SLOW` is shown again, at an eighth of its length: it is slow if the time grows faster than
+`reader_attacks.STEEPEST` allows. The exit code is 1 if anything raised, or was slow.
 """
 
 from __future__ import annotations
