@@ -37,6 +37,8 @@ PRELOADED = ["milonga.loop", "milonga.engine.local", "transformers.models.llama.
 """What a fork server loads once, so that a start takes a fraction of a second."""
 APART = {"timing.jsonl", "machine.jsonl", "lock", "report.html"}
 """Files that hold times or the folder's name. Of report.json only that name is left out."""
+WORK = 8.0
+"""Seconds that the workers of a run on Ray live, or more."""
 MOST_STARTS = 60
 """A run that was started so often without coming to its end does not end."""
 TINY: dict[str, Any] = {
@@ -142,9 +144,17 @@ def list_workers(driver: int) -> list[int]:
     return sorted(found)
 
 
+def await_workers(process: Any, rng: random.Random) -> list[int]:
+    """Wait until a run has workers, and then for a random part of the time that they need: a run on Ray is mostly starting."""
+    while process.is_alive() and not list_workers(process.pid):
+        time.sleep(0.1)
+    process.join(rng.uniform(0, WORK))
+    return list_workers(process.pid)
+
+
 def strike(process: Any, config: dict[str, Any], rng: random.Random) -> bool:
     """Kill a run, or under Ray perhaps one of its workers; True if it was a worker, and the run goes on."""
-    workers = list_workers(process.pid) if config.get("engine") == "ray" and rng.random() < 0.5 else []
+    workers = await_workers(process, rng) if config.get("engine") == "ray" and rng.random() < 0.5 else []
     if workers:
         try:
             os.kill(rng.choice(workers), signal.SIGKILL)
