@@ -122,9 +122,9 @@ def read_json(path: Path, most: int, finite: bool = True) -> Any:
     return parse_json(read_bytes(path, most), finite)
 
 
-def read_object(path: Path, most: int) -> dict[str, Any]:
+def read_object(path: Path, most: int, finite: bool = True) -> dict[str, Any]:
     """Read a file that holds one JSON object."""
-    found = read_json(path, most)
+    found = read_json(path, most, finite)
     if not isinstance(found, dict):
         raise ValueError("it is not an object")
     return found
