@@ -24,7 +24,7 @@ from milonga.loading import name_object
 from milonga.pair import Pair
 from milonga.roles.templates import PromptTemplate
 from milonga.runfolder.folder import read_config
-from milonga.runfolder.signature import STATE, explain_missing_signature
+from milonga.runfolder.signature import STATE, explain_missing_signature, write_signature
 from milonga.trust import list_reached
 from milonga.using.export import export
 
@@ -219,6 +219,26 @@ def test_a_run_that_was_made_here_opens_without_a_word_and_goes_on(own: Path, tm
     moved = shutil.copytree(own, tmp_path / "moved")
     assert package.resume(moved, quiet=True, turns=2)["turns"] == 2, "its place and its length may change"
     assert package.evaluate(moved, problems=1) and (moved / "signature").read_bytes() == before
+
+
+def test_a_run_of_an_older_version_stays_ones_own_when_it_is_extended(own: Path, tmp_path: Path) -> None:
+    """An older version wrote fewer keys, and signed those."""
+    old = shutil.copytree(own, tmp_path / "old")
+    written = read_toml(old / "config.toml")
+    del written["policies"]["generator"]["optimism"], written["sampling"]["history_gib"]
+    (old / "config.toml").write_text(to_toml(written))
+    write_signature(old, read_config(old))
+    assert package.resume(old, quiet=True, turns=2)["turns"] == 2
+    assert explain_missing_signature(old, read_config(old)) is None
+    assert read_toml(old / "config.toml") == written | {"turns": 2}
+    assert package.resume(old, quiet=True, turns=3)["turns"] == 3
+
+
+def test_a_foreign_run_that_is_trusted_and_extended_stays_foreign(foreign: Path) -> None:
+    change(foreign, CODE["reward"](str(foreign / "evil.py")))
+    package.resume(foreign, quiet=True, turns=9, trust=[str(foreign / "evil.py")], accept_changes=True)
+    with pytest.raises(RunFolderError, match="--trust"):
+        package.evaluate(foreign, problems=1)
 
 
 def change_state(monkeypatch: pytest.MonkeyPatch, folder: Path, key: bytes, mode: int = 0o600) -> None:
