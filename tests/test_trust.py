@@ -19,7 +19,7 @@ from endpoint_helpers import NAME, Server, said, serving
 from helpers import Command
 from milonga.comparing.worker import run_order
 from milonga.config import merge, parse_config, read_toml, to_toml
-from milonga.errors import ConfigError, RunFolderError
+from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.loading import name_object
 from milonga.pair import Pair
 from milonga.roles.templates import PromptTemplate
@@ -162,6 +162,28 @@ def test_the_usual_key_is_a_variable_too(foreign: Path) -> None:
     change(foreign, {"policies": {"verifier": {"model": "openai:https://judge.example/v1#m"}}})
     with pytest.raises(RunFolderError, match="variable OPENAI_API_KEY"):
         Pair.open(foreign, trust=["https://judge.example/v1"])
+
+
+def test_a_password_in_the_address_of_a_foreign_endpoint_is_neither_used_nor_shown(foreign: Path) -> None:
+    with serving(lambda body, number: said("1")) as server:
+        change(foreign, {"policies": {"verifier": {"model": server.model.replace("http://", "http://me:p4ssw0rd@")}}})
+        for trust in ((), (server.model.removeprefix("openai:").removesuffix(f"#{NAME}"),)):
+            with pytest.raises(ConfigError, match="holds no user, password or query") as refused:
+                Pair.open(foreign, trust=trust)
+            assert "p4ssw0rd" not in str(refused.value) and not server.headers
+
+
+@pytest.mark.parametrize("kind", ["reward", "extract", "recipe", "prompt"])
+@pytest.mark.parametrize("place", ["evil.py", "./evil.py", "evil", "live/../evil.py"])
+def test_other_code_however_its_place_is_written(foreign: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str) -> None:
+    (foreign / "live").mkdir()
+    monkeypatch.chdir(foreign)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    change(foreign, CODE[kind](place))
+    for opener in ("evaluate", "resume"):
+        with pytest.raises(UserError):
+            OPENERS[opener](foreign, foreign / "out")
+    assert not has_run(foreign)
 
 
 REACHED: dict[str, tuple[dict[str, Any], str]] = {
