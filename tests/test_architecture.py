@@ -145,6 +145,29 @@ def test_every_claim_of_a_folder_is_in_the_catalogue() -> None:
     assert said == written
 
 
+PARSERS = {
+    "milonga.reading": "the one parser of what others wrote",
+    "milonga.sandbox.child": "compiles a program in its own process, whose output is its own",
+    "milonga.tasks.worker": "parses functions of an installed package",
+}
+
+
+def is_parser(node: ast.AST) -> bool:
+    """Whether a node is `ast.parse`, under whatever name it is imported, or the built-in `compile`."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("ast", "builtins") and any(alias.name in ("parse", "compile", "*") for alias in node.names)
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and (node.value.id, node.attr) in (("ast", "parse"), ("builtins", "compile"))
+    if isinstance(node, ast.alias):
+        return node.name == "ast" and node.asname not in (None, "ast")
+    return isinstance(node, ast.Name) and node.id == "compile"
+
+
+def test_python_of_others_is_parsed_in_one_place() -> None:
+    """Python's parser prints warnings about what it reads to the terminal of who calls it: `parse_python` keeps it quiet."""
+    assert {name for name, tree in MODULES.items() if any(map(is_parser, ast.walk(tree)))} == PARSERS.keys()
+
+
 def test_what_is_public_changes_only_on_purpose() -> None:
     """Renew the file by `python scripts/make_reference.py --api tests/public_api.txt`, and say in the commit why."""
     kept = (ROOT / "tests" / "public_api.txt").read_text(encoding="utf-8").splitlines()

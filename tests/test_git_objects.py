@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
 import pytest
 
 from milonga.errors import DataError
+from milonga.sandbox import folders
 from milonga.tasks import git_objects
 from milonga.tasks.bugs_git import export_repository, load_parts
 from milonga.tasks.git_objects import check_names, open_git
@@ -187,6 +190,26 @@ def test_bombs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     commit_tree(folder, small)
     with pytest.raises(DataError, match="MB of files"):
         export_repository(folder)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from milonga.tasks.git_objects import open_git
+with open_git(Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_reader_left_is_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, own = make_repository(tmp_path / "repository"), tmp_path / "own"
+    own.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(git_objects.__file__).parents[2]), "TMPDIR": str(own)}
+    subprocess.run([sys.executable, "-c", KILLED, str(repository)], env=environment, check=False)
+    assert len(list(own.iterdir())) == 1
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(own))
+    folders.remove_abandoned_folders()
+    assert not list(own.iterdir())
 
 
 def test_ordinary_names_may_be_used() -> None:

@@ -495,6 +495,20 @@ def test_half_a_character_in_a_problem_of_ones_own_names_the_problem() -> None:
         Problem("mine/3", "What \ud800?", "4")
 
 
+def test_half_a_character_in_what_code_of_ones_own_writes_is_one_line(tmp_path: Path) -> None:
+    asked = {name: value for name, value in TINY.items() if name != "task"}
+
+    def run(name: str, task: Any, **own: Any) -> None:
+        milonga.run("grpo", turns=1, out=tmp_path / name, task=task, settings=asked, quiet=True, **own)
+
+    with pytest.raises(DataError, match="half of one"):
+        run("question", lambda rng: (f"\ud800{rng.random()}", "1"))
+    with pytest.raises(DataError, match="half of one"):
+        run("answer", lambda rng: (f"{rng.random()}", "\ud800"))
+    with pytest.raises(UserError, match=r"the prompt .* cannot be used: character 1 is half of one"):
+        run("prompt", lambda rng: (f"{rng.random()}", "1"), prompt=lambda problem, **more: "\ud800")
+
+
 # Models.
 
 

@@ -6,6 +6,7 @@ All readers are found in the registries and in the layers that read, and not lis
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -27,6 +28,20 @@ def test_every_registered_role_and_task_is_among_the_readers(readers: list[Reade
     kinds = {reader.name.rpartition(".")[2].partition("/")[0] for reader in readers}
     assert {ROLES.get(name).__name__ for name in ROLES} <= kinds
     assert {f"tasks/{name}/extract" for name in TASKS if name != "hub"} <= {reader.name for reader in readers}
+
+
+@pytest.mark.parametrize(
+    "text", ["1if y else 2", "def f(y): return 1if y else '\\d'", "```python\ndef f(y): return y is 1\n```", "1is 1"]
+)
+def test_no_text_writes_to_the_terminal_of_who_reads_it(
+    readers: list[Reader], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for reader in readers:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            reader.read(text)
+        assert not [str(one.message) for one in said], reader.name
+    assert capfd.readouterr() == ("", "")
 
 
 SHARE, PAIRS = 4, 8

@@ -19,12 +19,12 @@ from endpoint_helpers import NAME, Server, said, serving
 from helpers import Command
 from milonga.comparing.worker import run_order
 from milonga.config import merge, parse_config, read_toml, to_toml
-from milonga.errors import ConfigError, RunFolderError
+from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.loading import name_object
 from milonga.pair import Pair
 from milonga.roles.templates import PromptTemplate
 from milonga.runfolder.folder import read_config
-from milonga.runfolder.signature import STATE, explain_missing_signature
+from milonga.runfolder.signature import STATE, explain_missing_signature, write_signature
 from milonga.trust import list_reached
 from milonga.using.export import export
 
@@ -164,6 +164,28 @@ def test_the_usual_key_is_a_variable_too(foreign: Path) -> None:
         Pair.open(foreign, trust=["https://judge.example/v1"])
 
 
+def test_a_password_in_the_address_of_a_foreign_endpoint_is_neither_used_nor_shown(foreign: Path) -> None:
+    with serving(lambda body, number: said("1")) as server:
+        change(foreign, {"policies": {"verifier": {"model": server.model.replace("http://", "http://me:p4ssw0rd@")}}})
+        for trust in ((), (server.model.removeprefix("openai:").removesuffix(f"#{NAME}"),)):
+            with pytest.raises(ConfigError, match="holds no user, password or query") as refused:
+                Pair.open(foreign, trust=trust)
+            assert "p4ssw0rd" not in str(refused.value) and not server.headers
+
+
+@pytest.mark.parametrize("kind", ["reward", "extract", "recipe", "prompt"])
+@pytest.mark.parametrize("place", ["evil.py", "./evil.py", "evil", "live/../evil.py"])
+def test_other_code_however_its_place_is_written(foreign: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str) -> None:
+    (foreign / "live").mkdir()
+    monkeypatch.chdir(foreign)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    change(foreign, CODE[kind](place))
+    for opener in ("evaluate", "resume"):
+        with pytest.raises(UserError):
+            OPENERS[opener](foreign, foreign / "out")
+    assert not has_run(foreign)
+
+
 REACHED: dict[str, tuple[dict[str, Any], str]] = {
     "a model of the hub": ({"policies": {"generator": {"model": "somebody/model"}}}, "somebody/model"),
     "a file of the hub": ({"policies": {"generator": {"model": "somebody/model/small.gguf"}}}, "somebody/model/small.gguf"),
@@ -219,6 +241,26 @@ def test_a_run_that_was_made_here_opens_without_a_word_and_goes_on(own: Path, tm
     moved = shutil.copytree(own, tmp_path / "moved")
     assert package.resume(moved, quiet=True, turns=2)["turns"] == 2, "its place and its length may change"
     assert package.evaluate(moved, problems=1) and (moved / "signature").read_bytes() == before
+
+
+def test_a_run_of_an_older_version_stays_ones_own_when_it_is_extended(own: Path, tmp_path: Path) -> None:
+    """An older version wrote fewer keys, and signed those."""
+    old = shutil.copytree(own, tmp_path / "old")
+    written = read_toml(old / "config.toml")
+    del written["policies"]["generator"]["optimism"], written["sampling"]["history_gib"]
+    (old / "config.toml").write_text(to_toml(written))
+    write_signature(old, read_config(old))
+    assert package.resume(old, quiet=True, turns=2)["turns"] == 2
+    assert explain_missing_signature(old, read_config(old)) is None
+    assert read_toml(old / "config.toml") == written | {"turns": 2}
+    assert package.resume(old, quiet=True, turns=3)["turns"] == 3
+
+
+def test_a_foreign_run_that_is_trusted_and_extended_stays_foreign(foreign: Path) -> None:
+    change(foreign, CODE["reward"](str(foreign / "evil.py")))
+    package.resume(foreign, quiet=True, turns=9, trust=[str(foreign / "evil.py")], accept_changes=True)
+    with pytest.raises(RunFolderError, match="--trust"):
+        package.evaluate(foreign, problems=1)
 
 
 def change_state(monkeypatch: pytest.MonkeyPatch, folder: Path, key: bytes, mode: int = 0o600) -> None:

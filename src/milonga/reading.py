@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import math
@@ -16,11 +17,12 @@ import os
 import re
 import stat
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -54,6 +56,8 @@ LARGEST = 10**300
 BATCH = 256
 """Rows of a parquet file that are unpacked at a time."""
 UNREADABLE = (OSError, ValueError)
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What `parse_python` raises for a text that is no Python, or nested too deeply."""
 KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -122,9 +126,9 @@ def read_json(path: Path, most: int, finite: bool = True) -> Any:
     return parse_json(read_bytes(path, most), finite)
 
 
-def read_object(path: Path, most: int) -> dict[str, Any]:
+def read_object(path: Path, most: int, finite: bool = True) -> dict[str, Any]:
     """Read a file that holds one JSON object."""
-    found = read_json(path, most)
+    found = read_json(path, most, finite)
     if not isinstance(found, dict):
         raise ValueError("it is not an object")
     return found
@@ -155,6 +159,23 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
     check_values(found)
     return found
+
+
+@overload
+def parse_python(source: str | bytes, mode: Literal["exec"] = "exec") -> ast.Module: ...
+@overload
+def parse_python(source: str | bytes, mode: Literal["eval"]) -> ast.Expression: ...
+
+
+def parse_python(source: str | bytes, mode: Literal["exec", "eval"] = "exec") -> ast.Module | ast.Expression:
+    """Parse a text that others wrote, models among them, without running it; what is no Python raises one of `NOT_PYTHON`.
+
+    Invariant: nothing is printed. Python warns of `1if x else 2` and of stray backslashes, on the terminal of who parses them.
+    """
+    with warnings.catch_warnings():
+        for kind in (SyntaxWarning, DeprecationWarning):  # the latter in Python 3.11
+            warnings.simplefilter("ignore", kind)
+        return cast("ast.Module | ast.Expression", ast.parse(source, mode=mode))
 
 
 def _reject_constant(name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from milonga.reading import SETTINGS, UNREADABLE, read_text
+from milonga.reading import NOT_PYTHON, SETTINGS, UNREADABLE, parse_python, read_text
 
 Offers = list[tuple[str, str]]
 """(word, help) pairs."""
@@ -73,8 +73,8 @@ def _complete_attributes(incomplete: str) -> Offers:
     if not colon or not file.endswith(".py") or not Path(file).is_file():
         return []
     try:
-        body = ast.parse(read_text(Path(file), SETTINGS)).body
-    except (SyntaxError, RecursionError, *UNREADABLE):
+        body = parse_python(read_text(Path(file), SETTINGS)).body
+    except (*NOT_PYTHON, *UNREADABLE):
         return []
     things = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
     return [(f"{file}:{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]) for node in things]

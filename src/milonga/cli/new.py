@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from milonga.errors import ConfigError, RunFolderError, suggest_name
+from milonga.reading import parse_python
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("recipe", "task")
@@ -92,7 +93,7 @@ def _make_class_name(name: str) -> str:
 
 def _list_template_names(template: str) -> set[str]:
     """List the names that a template imports or defines."""
-    body = ast.parse(_fill_template(template, "placeholder", "Placeholder")).body
+    body = parse_python(_fill_template(template, "placeholder", "Placeholder")).body
     imported = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}
 

@@ -232,7 +232,7 @@ def _read_shape(folder: Path) -> Shape:
     """Read the shape of a Hugging Face folder; its weights need not be there."""
     file = folder / "config.json"
     try:
-        config = read_object(file, SETTINGS)
+        config = read_object(file, SETTINGS, finite=False)  # Infinity is a value of some configs
         config = config.get("text_config", config)
         return _parse_config(folder.name, config)
     except KeyError as error:

@@ -76,9 +76,11 @@ class RunFolder:
         write_signed_config(self.path, config.model_dump(mode="json"))
 
     def extend(self, config: Config) -> None:
-        """Replace the config by one with more turns. The run has not ended any more."""
+        """Replace the config by one with more turns. The run has not ended any more.
+
+        Only what the config says is written, as it is only that which was signed: what this version added since is left out."""
         (self.path / "report.json").unlink(missing_ok=True)  # first: killed in between, the run ends again where it had
-        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
+        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json", exclude_unset=True)))
 
     def rewind(self, turn: int, losses: Sequence[Loss] = ()) -> None:
         """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit. Where something

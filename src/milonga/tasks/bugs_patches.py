@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import UnionType
 
+from milonga.reading import NOT_PYTHON, parse_python
 from milonga.tasks.bugs_checks import Edits, Files
 
 OPEN, MIDDLE, CLOSE = "<<<<<<< SEARCH\n", "=======\n", ">>>>>>> REPLACE"
@@ -173,8 +174,8 @@ def empty_tests(tests: Files, names: frozenset[str]) -> dict[str, str]:
 def parse_source(text: str) -> ast.Module | None:
     """Parse a source; None if it is no Python."""
     try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parse_python(text)
+    except NOT_PYTHON:
         return None
 
 

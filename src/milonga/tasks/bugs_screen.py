@@ -10,6 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
+from milonga.reading import parse_python
 from milonga.tasks.bugs_checks import Files
 
 MODULES = {
@@ -60,7 +61,7 @@ def _count_uses(text: str) -> Counter[str]:
     """Count what is used in a source of all that may not be. It is parsed as bytes: as when it is imported, what it says of its
     encoding counts. What is no Python uses nothing, and fails its tests."""
     try:
-        tree = ast.parse(text.encode(errors="replace"))
+        tree = parse_python(text.encode(errors="replace"))
     except (SyntaxError, ValueError):
         return Counter()
     except (RecursionError, MemoryError):

@@ -13,13 +13,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from milonga.errors import DataError, suggest_name
+from milonga.reading import NOT_PYTHON, parse_python
 from milonga.sandbox.values import Canonical, InvalidValue, decode, to_canonical
 from milonga.tasks.rows import Row, parse_json, read_records, require_object
 from milonga.types import Split
@@ -306,9 +306,8 @@ def _parse_data_test(part: Any) -> Test:
 
 def _parse_python(source: str) -> ast.Module:
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # public sets are full of unescaped backslashes
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tree = parse_python(source)
+    except NOT_PYTHON as error:
         line = getattr(error, "lineno", None)
         raise UnreadableTest(f"does not parse as Python{f' (its line {line})' if line else ''}") from None
     level: list[ast.AST] = [tree]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from milonga.reading import NOT_PYTHON, parse_python
 from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
 from milonga.tasks.code_python import build_source
 from milonga.tasks.code_words import infer_signature, render_arguments, render_value
@@ -167,9 +167,8 @@ def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
 def _parse_statements(source: str) -> list[ast.stmt]:
     """Parse the statements of a program, without running it; none, if it is no Python."""
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # models leave backslashes unescaped
-            return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parse_python(source).body
+    except NOT_PYTHON:
         return []
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - Total: every text has an `Evaluation`, whatever it says; no exception leaves `evaluate`, and nothing of the text is ever run
-  by Python itself. `ast.parse` reads it; what is not on the list of the grammar is `forbidden`.
+  by Python itself. Python's parser reads it; what is not on the list of the grammar is `forbidden`.
 - Deterministic: an evaluation is a function of text, arguments and bounds alone.
 - Bounded: work is counted in steps (a step for each node, and for each item or character that an operation touches), and
   integers, lists, strings and nesting have limits. A program of N steps ends within a budget of N and not of N - 1.
@@ -12,12 +12,12 @@ Invariants:
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
+from milonga.reading import NOT_PYTHON, parse_python
 from milonga.sandbox.values import Canonical, InvalidValue, Value, to_canonical
 
 Ending = Literal["ok", "syntax", "forbidden", "exception", "timeout", "memory", "bad_output"]
@@ -94,10 +94,8 @@ def _parse(source: str, budget: Budget) -> ast.expr | _Stop:
     if "\\" in source:
         return _Stop("forbidden", "a backslash: strings are what they look like")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of `1if x else 2`, and means no harm
-            tree = ast.parse(source.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tree = parse_python(source.strip(), "eval").body
+    except NOT_PYTHON as error:
         return _Stop("syntax", f"not an expression: {type(error).__name__}")
     try:
         _check_place(None, tree)

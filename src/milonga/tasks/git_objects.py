@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from milonga.errors import DataError
+from milonga.sandbox.folders import make_folder
 
 PATIENCE = 60
 """Seconds that one call of git may take."""
@@ -179,7 +180,7 @@ def open_git(folder: Path) -> Iterator[GitObjects]:
         raise DataError(f"{folder} is no git folder of its own (a worktree or a submodule?): name the one that it belongs to")
     _check_objects(folder, inner / "objects")
     head = _find_head(folder, inner)
-    with tempfile.TemporaryDirectory(prefix="milonga-git-") as name:
+    with make_folder() as name:
         own, is_long = Path(name), len(head) > 40
         (own / "config").write_text(CONFIG.format(version=int(is_long), more=HASHES if is_long else ""))
         (own / "HEAD").write_text(f"{head}\n")

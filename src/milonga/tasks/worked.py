@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from milonga.reading import NOT_PYTHON, parse_python
 from milonga.tasks.base import Demonstration
 
 MARK = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
@@ -201,8 +202,8 @@ def _draw_wrong_result(result: Fraction, rng: random.Random) -> Fraction:
 def compute_sum(expression: str) -> Fraction:
     """Compute an arithmetic expression, without ever running a text as a program."""
     try:
-        return _evaluate_node(ast.parse(expression.replace(",", "").strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return _evaluate_node(parse_python(expression.replace(",", "").strip(), "eval").body)
+    except (ZeroDivisionError, *NOT_PYTHON):
         raise _Ambiguous from None
 
 

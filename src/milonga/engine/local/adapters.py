@@ -35,7 +35,7 @@ def load(shared: Any, name: str, folder: Path) -> None:
         if saved.get(key, wanted) != wanted:
             raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
     if (bad := find_not_finite(tensors)) is not None:
-        raise ConfigError(f"adapter '{folder}' cannot be used: its weights '{bad}' are not finite")
+        raise ConfigError(f"adapter '{folder}' cannot be used: its weights '{bad}' are not finite, or too large")
     if _get_shapes(tensors) != _get_shapes(_get_adapter_weights(shared, name)):
         raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora, or another model's")
     peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from milonga.engine.base import Completion
 from milonga.engine.local.templates import ANSWER, FOLLOWED, NEXT, OPENING, SENTINEL, render_template
-from milonga.errors import ConfigError
+from milonga.errors import ConfigError, UserError
+from milonga.reading import check_text
 from milonga.types import Prompt
 
 
@@ -114,7 +115,15 @@ class Codec:
         return [list(chain(*(ids[piece] for piece in row))) for row in rows]
 
     def _encode_own(self, texts: list[str]) -> list[list[int]]:
-        return list(self.tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []
+        return self._tokenize(texts) if texts else []
+
+    def _tokenize(self, texts: list[str], **how: Any) -> list[list[int]]:
+        try:
+            return list(self.tokenizer(texts, add_special_tokens=False, **how)["input_ids"])
+        except TypeError:  # which says no more; looked into only now, since it is rare and prompts are many
+            for text in texts:
+                _require_whole_text(text)
+            raise
 
     def encode_foreign(self, text: str) -> list[int]:
         """Encode text we did not write: a special token spelt out in it is encoded as ordinary characters."""
@@ -123,8 +132,7 @@ class Codec:
     def _encode_foreign(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        found = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return [self._replace_special_ids(ids) for ids in found]
+        return [self._replace_special_ids(ids) for ids in self._tokenize(texts, split_special_tokens=True)]
 
     def _replace_special_ids(self, ids: list[int]) -> list[int]:
         """Replace special ids in foreign text by ordinary tokens: some vocabularies hold their names as ordinary words too."""
@@ -220,6 +228,14 @@ class Codec:
             last = {s.encode()[-1] for s in stop}
             self._enders[stop] = frozenset(i for i, piece in enumerate(self.pieces) if not last.isdisjoint(piece))
         return self._enders[stop]
+
+
+def _require_whole_text(text: str) -> None:
+    """Refuse a prompt with half of a character, as code of the user's may write one."""
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise UserError(f"the prompt {text!r:.80} cannot be used: {error}") from None
 
 
 def _find_special_ids(tokenizer: Any) -> frozenset[int]:

@@ -140,6 +140,7 @@ def _score_masked(
             found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
     out = [np.zeros(len(t.ids)) for t in rollouts]
     for row, values in policy.parallel.gather_by_row(found).items():
+        policy.require_finite(values)
         out[row][masks[row]] = values
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from milonga.config import is_embedded, is_hub_name
 from milonga.errors import ConfigError, MissingExtra, UserError, suggest_name
@@ -25,7 +27,6 @@ from milonga.reading import (
     check_regular,
     explain_unreadable,
     open_regular,
-    read_json,
     read_object,
 )
 
@@ -40,8 +41,15 @@ KERNELS = ("attn_implementation", "experts_implementation")
 """Fields of a config.json by which transformers fetches code from the hub: its kernels for attention and experts."""
 PLAIN_KERNELS = (None, "eager", "sdpa", "flex_attention")
 """Their values that need nothing but torch."""
+FLASH = re.compile(r"flash_attention_\d")
+"""Attention by a package of its own, which people leave in a config; it is computed by torch."""
+COUNTS = re.compile(r"(layer|expert|block|stage|depth)s?$|^(n|num)_.*(layer|expert|block|stage|depth)|expert_num")
+"""Fields of a config.json that say how many of something are made; not how large one is (`vocab_size_per_layer_input`)."""
 MOST_LAYERS = 10_000
 """Layers, or experts, of a model: all are made before its weights are looked at."""
+MOST_MODULES = 200_000
+"""Modules of a model, whatever its config calls them. DeepSeek-V3 with each of its 15,000 experts apart has 80,000."""
+LARGEST_ID = 1 << 31
 
 
 @contextmanager
@@ -50,7 +58,7 @@ def explain_unloadable(what: str) -> Iterator[None]:
     libraries below, which are in Rust, are no `Exception`."""
     try:
         yield
-    except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
+    except (UserError, MemoryError, torch.OutOfMemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         raise ConfigError(f"{what} cannot be loaded: {first_line(error)}") from None
@@ -85,23 +93,56 @@ def load_model(name: str) -> nn.Module:
     if "gguf_file" in source:
         # Unpacked: packed weights cannot be trained. Releases without this class always unpack.
         kind = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
-    with explain_unloadable(f"model '{name}'"):
+    else:
+        kind |= _choose_attention(name, source)
+    with explain_unloadable(f"model '{name}'"), _count_modules():
         model = AutoModelForCausalLM.from_pretrained(**source, **kind, dtype=torch.float32)
     quantizer = getattr(model, "hf_quantizer", None)
     if "gguf_file" in source and quantizer is not None:
         quantizer.remove_quantization_config(model)  # a mark alone: with it the plain weights could not be saved
     found: nn.Module = model
     if (bad := find_not_finite(dict(found.named_parameters()))) is not None:
-        raise ConfigError(f"model '{name}' cannot be used: its weights '{bad}' are not finite")
+        raise ConfigError(f"model '{name}' cannot be used: its weights '{bad}' are not finite, or too large")
     return found
 
 
+def _choose_attention(name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose how attention is computed where a config asks for `FLASH`, which takes no float32: as in a config that asks for
+    nothing. Return what `from_pretrained` is to be told besides."""
+    with explain_unloadable(f"model '{name}'"):
+        config = AutoConfig.from_pretrained(**source)
+        parts = [config, *(getattr(config, key, None) for key in config.sub_configs)]
+        if not any(FLASH.match(str(getattr(part, "_attn_implementation", None))) for part in parts):
+            return {}
+        config._attn_implementation = None  # of its parts too
+    return {"config": config}
+
+
+@contextmanager
+def _count_modules() -> Iterator[None]:
+    """Stop a model that is made of more modules than any; the weights that it has not are not asked for before."""
+    made = 0
+
+    def count(module: nn.Module, name: str, inner: nn.Module | None) -> None:
+        nonlocal made
+        made += 1
+        if made > MOST_MODULES:
+            raise ValueError(f"its config asks for more than {MOST_MODULES:,} modules; no model has as many")
+
+    handle = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def find_not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Find weights with a NaN or an infinity; None if all are finite. One pass, and no copy."""
+    """Find weights with a NaN, an infinity, or a number whose square is infinite in float32: a norm, which squares, would turn
+    what it is given into zeros. None if there are none. One pass, and no copy."""
     for name, tensor in weights.items():
         if tensor.is_floating_point() and tensor.numel():
-            low, high = torch.aminmax(tensor.detach())
-            if not (torch.isfinite(low) and torch.isfinite(high)):
+            ends = torch.stack(torch.aminmax(tensor.detach())).float()
+            if not ends.square().isfinite().all():
                 return name
     return None
 
@@ -155,16 +196,24 @@ def _check_model_folder(name: str, folder: Path) -> None:
     """Refuse what transformers would load from elsewhere, or by pickle, because a file of the folder says so."""
     named: list[Any] = []
     for key, value in _iterate_fields(_read_fields(folder / "config.json")):
-        if key.lstrip("_") in KERNELS and value not in PLAIN_KERNELS:
+        if key.lstrip("_") in KERNELS and value not in PLAIN_KERNELS and not FLASH.fullmatch(str(value)):
             raise ConfigError(f"model '{name}' asks for the kernel {value!r:.80} in its config.json; remove '{key}' from it")
         if key == "transformers_weights" and value is not None:
             named.append(str(value).removesuffix(".index.json"))  # all indexes of the folder are looked into
-    for index in folder.glob(f"*{INDEX}"):
-        maps = [value for key, value in _iterate_fields(_read_fields(index)) if key == "weight_map" and isinstance(value, dict)]
+    unread: list[ConfigError] = []
+    for index in sorted(folder.glob(f"*{INDEX}")):
+        try:
+            found = _read_fields(index)
+        except ConfigError as error:
+            unread.append(error)  # it may be what another names, which says more
+            continue
+        maps = [value for key, value in _iterate_fields(found) if key == "weight_map" and isinstance(value, dict)]
         named += [file for files in maps for file in files.values()]
     for file in named:
         if not str(file).endswith(".safetensors") or Path(str(file)).name != file:
             raise ConfigError(f"model '{name}' names the weights {file!r:.80}: they are .safetensors files beside its config")
+    if unread:
+        raise unread[0]
     if not any(folder.glob("*.safetensors")) and (pickled := [*folder.glob("*.bin"), *folder.glob("*.pt*")]):
         raise ConfigError(
             f"model '{name}' has weights in {pickled[0].name}, a pickle, which can run code: it is not loaded; "
@@ -172,12 +221,17 @@ def _check_model_folder(name: str, folder: Path) -> None:
         )
 
 
-def _read_fields(file: Path) -> Any:
-    """Read a JSON file of a model; None if there is none, or it cannot be read: transformers then says why."""
+def _read_fields(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a model that says what is loaded. One that we cannot read is refused: transformers reads more than we
+    do, and would follow what nobody has looked at. Infinity is a value of some configs."""
+    is_config = file.name == "config.json"
     try:
-        return read_json(file, STATE)
-    except UNREADABLE:
-        return None
+        found = read_object(file, RESULT if is_config else STATE, finite=not is_config)
+        if is_config:
+            _check_counts(found)
+    except UNREADABLE as error:
+        raise ConfigError(f"model folder '{file.parent}': {file.name} cannot be read: {explain_unreadable(error)}") from None
+    return found
 
 
 def _iterate_fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -191,23 +245,21 @@ def _iterate_fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _check_files(folder: Path) -> None:
     """Refuse a folder in which something is no regular file, or a JSON file larger than any: the libraries that load a model
-    open whatever has the right name, and make as many layers as its config asks for."""
+    open whatever has the right name."""
     for file in sorted(folder.iterdir()):
         try:
             if file.exists() and not file.is_dir():
                 check_regular(file, STATE if file.suffix == ".json" else WEIGHTS)
-            if file.name == "config.json":
-                _check_layers(read_object(file, RESULT))
         except UNREADABLE as error:
             raise ConfigError(f"model folder '{folder}': {file.name} cannot be read: {explain_unreadable(error)}") from None
 
 
-def _check_layers(config: Mapping[str, Any]) -> None:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            _check_layers(value)
-        elif isinstance(value, int) and ("layers" in key or "experts" in key) and value > MOST_LAYERS:
-            raise ValueError(f"{key} is {value}; no model has more than {MOST_LAYERS}")
+def _check_counts(config: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` where a config asks for more layers than any model has: as many are made as it asks for."""
+    for key, value in _iterate_fields(config):
+        for count in value if isinstance(value, list) else [value]:
+            if COUNTS.search(key) and isinstance(count, int) and count > MOST_LAYERS:
+                raise ValueError(f"{key} is {count}; no model has more than {MOST_LAYERS}")
 
 
 def _check_gguf(path: Path) -> None:
@@ -221,13 +273,14 @@ def _check_gguf(path: Path) -> None:
 
 
 def find_eos_ids(model: nn.Module, tokenizer: Any) -> list[int]:
-    """All tokens that end an output: the model's own list and the tokenizer's."""
-    found = {int(tokenizer.eos_token_id)}
+    """All tokens that end an output: the model's own list and the tokenizer's. What is no id of a token is a `ValueError`."""
     generation: Any = getattr(model, "generation_config", None)
     listed = getattr(generation, "eos_token_id", None)
-    if listed is not None:
-        found |= {int(i) for i in (listed if isinstance(listed, list) else [listed])}
-    return sorted(found)
+    found = [tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [] if listed is None else [listed])]
+    for token in found:
+        if type(token) is not int or abs(token) >= LARGEST_ID:
+            raise ValueError(f"its eos_token_id is {str(token)[:40]!r}, which is no id of a token")
+    return sorted(set(found))
 
 
 def count_matmul_parameters(model: nn.Module, own: Iterable[nn.Parameter]) -> int:

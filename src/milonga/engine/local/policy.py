@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -29,10 +30,18 @@ from milonga.config import PolicySection
 from milonga.engine.local import offload
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.data_parallel import DataParallel
-from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids, find_not_finite, load_model
+from milonga.engine.local.models import (
+    SMALL,
+    count_matmul_parameters,
+    explain_unloadable,
+    find_eos_ids,
+    find_not_finite,
+    load_model,
+)
 from milonga.errors import RunFolderError, UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
 from milonga.reading import UNREADABLE
+from milonga.types import Floats
 
 COUNTER, MOMENTS = "optimizer:step", ("optimizer:exp_avg", "optimizer:exp_avg_sq")
 """Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
@@ -51,8 +60,8 @@ def read_state(file: Path) -> dict[str, Tensor]:
     weights = {key: tensor for key, tensor in state.items() if key.startswith(("live/", "tag:"))}
     if (bad := find_not_finite(weights)) is not None:
         raise RunFolderError(
-            f"checkpoint '{file.parent}' cannot be used: the weights '{bad}' of policy '{file.stem}' are not finite; "
-            "remove it to use the one before it"
+            f"checkpoint '{file.parent}' cannot be used: the weights '{bad}' of policy '{file.stem}' are not finite, "
+            "or too large; remove it to use the one before it"
         )
     return state
 
@@ -70,9 +79,10 @@ class Policy:
         self.section = section
         self.model = model
         self.adapter = adapter
-        self.codec = Codec(tokenizer, section.chat)
-        self.eos = find_eos_ids(self.causal, tokenizer)
-        self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+        with explain_unloadable(f"model '{section.model}'"):
+            self.codec = Codec(tokenizer, section.chat)
+            self.eos = find_eos_ids(self.causal, tokenizer)
+            self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
         self.version = 0
         self.updates = 0
         self.activate()
@@ -92,7 +102,8 @@ class Policy:
         if section.ema is not None:
             self.tags["ema"] = self.clone()
         self.compute_dtype = choose_compute_dtype(section, sum(p.numel() for p in self.causal.parameters()), self.device.type)
-        self.plain_head = self._probe_head()
+        with explain_unloadable(f"model '{section.model}'"):  # the first pass: what a config says may be found wrong only here
+            self.plain_head = self._probe_head()
         self.matmuls = count_matmul_parameters(self.causal, self.parameters)
         self.start = ""
         self.shell: nn.Module | None = None
@@ -137,6 +148,12 @@ class Policy:
             raise ValueError(f"policy '{self.name}' has no value head")
         values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, 0]
         return values
+
+    def require_finite(self, numbers: Floats) -> None:
+        """Refuse what no usable weights compute. Finite ones may overflow, which shows in numbers that the host has anyway."""
+        if np.isnan(numbers).any():
+            what = "its weights are damaged, or far too large"
+            raise UserError(f"policy '{self.name}' computes numbers that are not finite: {what}")
 
     def make_optimizer(self) -> torch.optim.AdamW:
         s = self.section

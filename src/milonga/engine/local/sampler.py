@@ -45,7 +45,7 @@ def draw_tokens(logp: Tensor, chance: Tensor) -> Tensor:
     zero. `logp` is [rows, vocabulary], `chance` [rows]."""
     total = logp.exp().cumsum(-1)
     most = total[:, -1:].contiguous()
-    last = torch.searchsorted(total, most, right=False)
+    last = torch.searchsorted(total, most, right=False).clamp_(max=logp.shape[1] - 1)  # beyond it where there is a NaN
     return torch.minimum(torch.searchsorted(total, chance[:, None] * most, right=True), last)[:, 0]
 
 
@@ -81,12 +81,13 @@ def sample(
             batch = _Batch(policy, [requests[i] for i in chunk], decoding, [begun[i] for i in chunk], pages)
             done.update(zip(chunk, batch.run(), strict=True))
     charge_sampling(policy, ledger, [r.context for r in requests], [len(done[i].ids) for i in range(len(requests))])
-    return [make_completion(policy.codec, done[i], decoding) for i in range(len(requests))]
+    return [make_completion(policy, done[i], decoding) for i in range(len(requests))]
 
 
-def make_completion(codec: Codec, row: Written, decoding: Decoding) -> Completion:
+def make_completion(policy: Policy, row: Written, decoding: Decoding) -> Completion:
+    policy.require_finite(row.logprobs)
     spoken = row.ids[:-1] if row.finish == "eos" else row.ids
-    text, ends = codec.decode_with_ends(spoken)
+    text, ends = policy.codec.decode_with_ends(spoken)
     if row.finish == "stop":
         text = text[: min(text.find(s) + len(s) for s in decoding.stop if s in text)]
     full = np.full(len(row.ids), len(text), dtype=np.int64)

@@ -183,7 +183,7 @@ class VllmSampler:
         if self.host.forgets_weights(self.section):
             self.loaded = None
         charge_sampling(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
-        return [make_completion(self.policy.codec, row, decoding) for row in done]
+        return [make_completion(self.policy, row, decoding) for row in done]
 
     def _update_weights(self) -> list[int] | None:
         """Load the current weights into vLLM, unless it has them: learning, another tag and a copy all change their bit sums.

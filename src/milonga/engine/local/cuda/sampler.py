@@ -200,7 +200,7 @@ class _Flow:
 
     def _decode_texts(self) -> None:
         for request, written in self.ended:
-            self.done[request] = make_completion(self.policy.codec, written, self.decoding)
+            self.done[request] = make_completion(self.policy, written, self.decoding)
         self.ended = []
 
     def _refill(self) -> None:
