@@ -45,16 +45,14 @@ def analysis_quality(reported: Collection[int], given: float, flaws: Mapping[int
 
 
 def auto_label(scores: Sequence[float], confirmed: Sequence[bool | None], k: int) -> float | None:
-    """Return the label of a proof from several analyses: their scores, and which of them the meta-verifier confirmed (None
-    where no judgement could be read).
+    """Return the label of a proof from several analyses: their scores, and which the meta-verifier confirmed (None: unread).
 
     The lowest score, if at least `k` analyses that give it are confirmed; 1, if every analysis with a score below 1 was judged
     and none is confirmed; None otherwise: the proof is better left to an expert.
     """
     if not scores:
         return None
-    verdicts = [verdict for score, verdict in zip(scores, confirmed, strict=True) if score < 1]
-    if all(verdict is False for verdict in verdicts):
+    if all(verdict is False for score, verdict in zip(scores, confirmed, strict=True) if score < 1):
         return 1.0
     lowest = [verdict for score, verdict in zip(scores, confirmed, strict=True) if score == min(scores)]
     return min(scores) if lowest.count(True) >= k else None
