@@ -157,8 +157,8 @@ def compare(root: Path, name: str) -> None:
             mine = shared.sample("p", asked, Decoding(8))
         sampled = whole.sample("p", asked, Decoding(8))
         assert [one.ids.tolist() for one in mine] == [other.ids.tolist() for other in sampled]
-        # Not to the bit: gathered weights are parts of one buffer, and the order of a sum may follow from where operands lie
-        # in memory.
+        # Not to the bit: gathered weights lie at other addresses than those read from a file, and on some CPUs the order in
+        # which a product is summed follows from the address of its operands.
         assert apart([one.logprobs for one in mine], [other.logprobs for other in sampled]) <= 2 * allowed.scores
     if options.get("offload"):
         return_to_rest(root / "rested.safetensors", whole, shared)
