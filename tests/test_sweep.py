@@ -162,6 +162,15 @@ def test_a_run_that_runs_out_of_its_share_gets_twice_as_much(tmp_path: Path) -> 
     assert work.failed == {one: "memory ran out"}, "with the whole memory there is nothing more to give"
 
 
+def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:
+    run = Run("a", 0, tmp_path / "a" / "seed-0")
+    work = Sweep([], {run: 1.0}, [])
+    said = work.end(run, {"error": "KeyError: 'x'", "traceback": "Traceback, line by line"})
+    assert said == work.failed[run] == f"KeyError: 'x' (see {run.folder / 'error.txt'})"
+    assert (run.folder / "error.txt").read_text() == "Traceback, line by line"
+    assert work.end(run, {"error": None}) is None and not (run.folder / "error.txt").exists(), "mended, and made again"
+
+
 def test_as_many_runs_as_memory_bears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("milonga.comparing.sweep.count_cores", lambda: 16)
     arms = read(tmp_path)

@@ -16,7 +16,6 @@ from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_c
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.errors import RunFolderError, UserError
 from milonga.interrupts import delay_interrupts
-from milonga.runfolder.files import write_atomically
 from milonga.runfolder.record import Costs, read_shape
 from milonga.text import escape_invisible
 
@@ -163,14 +162,9 @@ class Work:
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
         """Record the result of a run; a traceback is written into its folder. Return the error message, if any."""
-        error = "asked to stop; it goes on from its newest checkpoint" if answer.get("interrupted") else answer["error"]
-        notes = run.folder / "error.txt"
-        if error is None:
-            notes.unlink(missing_ok=True)
-            return None
-        self.failed[run] = str(error)
-        if answer.get("traceback"):
-            run.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(notes, answer["traceback"])
-            return f"{error} (see {notes})"
-        return str(error)
+        if answer.get("interrupted"):
+            answer = {"error": "asked to stop; it goes on from its newest checkpoint"}
+        error = run.note_error(answer)
+        if error is not None:
+            self.failed[run] = str(answer["error"])
+        return error

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from milonga.runfolder.files import write_atomically
+
 GRACE = 60.0
 """Seconds that runs have to finish their turn and write a checkpoint, when they are asked to stop."""
 STOPPING = "every run ends after its turn, with a checkpoint"
@@ -42,6 +44,18 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.arm} seed {self.seed}"
+
+    def note_error(self, answer: Mapping[str, Any]) -> str | None:
+        """Return the error that a run ended with, or None; its traceback, if it has one, is written into the run's folder."""
+        notes, error = self.folder / "error.txt", answer["error"]
+        if error is None:
+            notes.unlink(missing_ok=True)
+            return None
+        if not answer.get("traceback"):
+            return str(error)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(notes, answer["traceback"])
+        return f"{error} (see {notes})"
 
 
 class Worker:

@@ -83,10 +83,10 @@ class Sweep:
             self.shares[run] = min(1.0, 2 * self.shares[run])
             self.waiting.insert(0, run)
             return f"{answer['error']}; it is tried again with {self.shares[run]:.0%} of the memory"
-        if answer["error"] is None:
-            return None
-        self.failed[run] = str(answer["error"])
-        return self.failed[run]
+        error = run.note_error(answer)
+        if error is not None:
+            self.failed[run] = error
+        return error
 
 
 def sweep(
