@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, rollout_of, section, tokenizer, train_batch
 from milonga.engine import Completion, Decoding, Request
@@ -196,6 +197,19 @@ def test_caches_share_what_learning_will_not_want() -> None:
     assert memory.compute_cache_share(free=100, total=100, promises=0, waiting=1) == 22
     assert memory.compute_cache_share(free=100, total=100, promises=50, waiting=0) == 20
     assert memory.compute_cache_share(free=30, total=100, promises=50, waiting=0) == 0
+
+
+def test_a_process_may_have_a_share_of_a_device_whether_or_not_it_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def get_fraction(device: torch.device | int) -> float:
+        asked.append(torch.cuda._utils._get_device_index(device))  # as torch reads it: it refuses what has no number
+        return 0.25
+
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", get_fraction)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert memory.limit_memory(torch.device("cuda"), 100) == memory.limit_memory(torch.device("cuda", 1), 100) == 25
+    assert asked == [3, 1]
 
 
 def test_what_learning_will_allocate_is_a_gradient_and_two_moments(engines: dict[str, LocalEngine]) -> None:

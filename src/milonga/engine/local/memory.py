@@ -85,7 +85,9 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
 
 def limit_memory(device: torch.device, total: int) -> int:
     """Bytes of the device that this process may take: all, unless it is one of several that share a GPU."""
-    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    # Of all its like this one function refuses a device without a number, such as `cuda`.
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(torch.cuda.get_per_process_memory_fraction(index) * total)
 
 
 def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) -> int:
