@@ -127,10 +127,14 @@ def test_a_pass_is_as_long_as_the_memory_allows() -> None:
     """Llama's shape with one layer, eight wide, two heads with one of keys, and 16 inside: for each token 8 x 8 bytes for the
     stream, and 2 x 8 + 2 x (2 + 1) x 4 + 3 x 16 numbers in the precision of computing."""
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
-    config = AutoConfig.for_model("llama", num_hidden_layers=1, **sizes)
-    assert fit_pass_tokens(10_000 * (64 + 2 * 88), config, torch.bfloat16) == 10_000
-    assert fit_pass_tokens(10_000 * (64 + 4 * 88), config, torch.float32) == 10_000
-    assert (fit_pass_tokens(0.0, config, torch.bfloat16), fit_pass_tokens(1e15, config, torch.bfloat16)) == PASS_TOKENS
+    config = AutoConfig.for_model("llama", num_hidden_layers=1, vocab_size=100, **sizes)
+    plenty, half, full = 1e15, 64 + 2 * 88, 64 + 4 * 88
+    assert fit_pass_tokens(10_000 * half, plenty, config, torch.bfloat16) == 10_000
+    assert fit_pass_tokens(10_000 * full, plenty, config, torch.float32) == 10_000
+    assert tuple(fit_pass_tokens(room, plenty, config, torch.bfloat16) for room in (0.0, plenty)) == PASS_TOKENS
+    # Where weights and caches leave little: 0.8 of it, for activations and six bytes a logit; never less than a token.
+    assert fit_pass_tokens(10_000 * half, 1000 * (half + 600) / 0.8 + 1, config, torch.bfloat16) == 1000
+    assert fit_pass_tokens(plenty, -5.0, config, torch.bfloat16) == 1
 
 
 @pytest.mark.parametrize("lora", [None, LORA])

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from helpers import Command
+from milonga.comparing import study
 from milonga.comparing.packing import pack, unpack
 from milonga.comparing.pool import Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_study
 from milonga.comparing.sweep import GIB, ROOM, Sweep, count_fitting, estimate_memory, name_run, sweep
 from milonga.errors import ConfigError, RunFolderError, UserError
+from milonga.tasks import make_task
 
 STUDY = """
 [common]
@@ -102,6 +104,16 @@ def test_settings_of_the_command_override_those_of_every_run(tmp_path: Path) -> 
     assert all(arm.asked["turns"] == 1 and arm.asked["batch"]["rollouts"] == 3 for arm in arms)
     with pytest.raises(ConfigError, match="block 1 of runs: lr varies there"):
         read_study(file, known, [{"lr": 1e-3}])
+
+
+def test_a_task_that_arms_share_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(study, "make_task", lambda section: made.append(section) or make_task(section))
+    grid = '[[runs]]\nname = "one"\nrecipe = ["grpo", "tango"]\ngrid = { lr = [1e-5, 1e-4] }\n'
+    (tmp_path / "study.toml").write_text(grid + '[[runs]]\nname = "two"\nrecipe = "grpo"\nset = { task = { ops = 4 } }\n')
+    arms = study.read_study(tmp_path / "study.toml", {})
+    assert len(arms) == 5 and len(made) == 2
+    assert [arm.arm.plan.task is arms[0].arm.plan.task for arm in arms] == [True, True, True, True, False]
 
 
 def test_placeholders_are_filled_in_all_texts() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, cast
@@ -81,9 +81,13 @@ class Plan:
         )
 
 
-def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
+MakeTask = Callable[[Mapping[str, Any]], Task]
+
+
+def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True, make_task: MakeTask = make_task) -> Plan:
     """Merge config layers into a checked plan. Later layers win; the recipe's own defaults lie below all of them. If nothing
-    `learns`, any agent that writes may have any model, and reward functions are not loaded."""
+    `learns`, any agent that writes may have any model, and reward functions are not loaded. `make_task` may know tasks that
+    were made before."""
     raw: dict[str, Any] = {}
     for layer in layers:
         raw = merge(raw, layer)

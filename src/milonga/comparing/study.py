@@ -18,6 +18,7 @@ a run is; runs of one seed come before those of the next, so that an unfinished 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ from milonga.comparing.arms import DEFAULTS, Arm
 from milonga.comparing.pool import Run
 from milonga.config import expand_keys, merge, read_toml
 from milonga.errors import ConfigError, suggest_name
-from milonga.resolve import resolve
+from milonga.resolve import MakeTask, resolve
+from milonga.tasks import Task, make_task
 
 BLOCK_KEYS = ("name", "recipe", "seeds", "grid", "set")
 STUDY_KEYS = ("common", "runs")
@@ -61,11 +63,30 @@ def read_study(file: Path, known: Mapping[str, str], settings: Sequence[Mapping[
     overrides: dict[str, Any] = {}
     for setting in settings:
         overrides = merge(overrides, setting)
-    arms = [arm for number, block in enumerate(blocks, 1) for arm in _read_block(file, number, block, common, known, overrides)]
+    make = share_tasks()
+    arms = [
+        arm
+        for number, block in enumerate(blocks, 1)
+        for arm in _read_block(file, number, block, common, known, overrides, make)
+    ]
     places = [(arm.block, arm.arm.folder) for arm in arms]
     if twice := next((place for place in places if places.count(place) > 1), None):
         raise ConfigError(f"'{file}': {twice[1]} occurs twice; give its block another name")
     return arms
+
+
+def share_tasks() -> MakeTask:
+    """Make a function that makes each task once: the arms of a study mostly share one, whose data may be large. What is only
+    checked, and never drawn from, may be shared."""
+    made: dict[str, Task] = {}
+
+    def make(section: Mapping[str, Any]) -> Task:
+        key = json.dumps(section, sort_keys=True, default=str)
+        if key not in made:
+            made[key] = make_task(section)
+        return made[key]
+
+    return make
 
 
 def _read_block(
@@ -75,6 +96,7 @@ def _read_block(
     common: Mapping[str, Any],
     known: Mapping[str, str],
     overrides: Mapping[str, Any],
+    make: MakeTask,
 ) -> Iterator[StudyArm]:
     where = f"'{file}', block {number} of runs"
     if not isinstance(block, Mapping):
@@ -96,7 +118,7 @@ def _read_block(
         asked = merge(merge(merge(shared, expand_keys(cell)), overrides), {"recipe": recipe})
         name = ", ".join([recipe, *(f"{key}={value}" for key, value in cell.items())])
         filled = fill_placeholders(asked, known, where)
-        arm = Arm(name, recipe, resolve([filled, {"seed": seeds[0]}]))
+        arm = Arm(name, recipe, resolve([filled, {"seed": seeds[0]}], make_task=make))
         yield StudyArm(arm, str(block.get("name", f"runs-{number}")), asked, tuple(seeds))
 
 

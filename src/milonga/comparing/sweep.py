@@ -38,8 +38,9 @@ USED = 0.92
 ROOM = {"embedded": 2 * GIB, "other": 32 * GIB}
 """Bytes for the caches and activations of a run: with less it would work too, in smaller pieces. More runs of a large model at
 once would only share the same arithmetic."""
-ADAPTED, WHOLE = 6, 22
-"""Bytes of a parameter of a base with adapters (float32 and a half-precision copy), and of a policy that learns whole."""
+BASE, COPY, WHOLE = 6, 2, 22
+"""Bytes of a parameter: of a base with adapters (float32, and in half precision while one of them learns), of the copy that
+each of its adapters samples with, and of a policy that learns whole."""
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,10 @@ def count_fitting(chosen: Sequence[tuple[StudyArm, Run]], memory: float) -> int:
 
 def estimate_memory(plan: Plan) -> float:
     """Estimate the bytes that a run takes on a GPU: a base with adapters once, other policies each, and room to work."""
-    bases = {section.model: ADAPTED for section in plan.policies.values() if section.lora is not None}
-    weights = sum(each * _count_parameters(model) for model, each in bases.items())
-    weights += sum(WHOLE * _count_parameters(one.model) for one in plan.policies.values() if one.lora is None)
+    sections = plan.policies.values()
+    bases = {section.model for section in sections if section.lora is not None}
+    weights = sum(BASE * _count_parameters(model) for model in bases)
+    weights += sum((WHOLE if one.lora is None else COPY) * _count_parameters(one.model) for one in sections)
     embedded = all(_is_embedded(section) for section in plan.policies.values())
     return weights + ROOM["embedded" if embedded else "other"]
 

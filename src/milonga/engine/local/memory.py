@@ -24,6 +24,10 @@ SHARE = 0.5
 PASS_SHARE = 0.25
 """Share of all device memory for the activations of one micro-batch."""
 PASS_TOKENS = (2048, 65536)
+PASS_LEFT = 0.8
+"""Share of what is left of the memory, beside weights and caches, that a pass may take; the rest is lost in fragments."""
+LOGIT_BYTES = 6
+"""Of a token of a pass for each word of the vocabulary: its logits in half precision, and widened."""
 CPU_TOKENS = 8192
 """In one pass on a CPU: what its caches can hold matters there."""
 GIB = 2**30
@@ -77,10 +81,15 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
     """How large the next cache may be, beside all that these policies have and will want."""
     if device.type != "cuda":
         return 1 << 40  # only the kernels' tests sample this way without a CUDA device
+    free, limit = measure_free_memory(device)
+    return compute_cache_share(free, limit, count_pending_bytes(policies), waiting)
+
+
+def measure_free_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes that this process can still take of a device, and all that it may take."""
     free, total = torch.cuda.mem_get_info(device)
     limit, reserved = limit_memory(device, total), torch.cuda.memory_reserved(device)
-    reusable = reserved - torch.cuda.memory_allocated(device)
-    return compute_cache_share(min(free, limit - reserved) + reusable, limit, count_pending_bytes(policies), waiting)
+    return min(free, limit - reserved) + reserved - torch.cuda.memory_allocated(device), limit
 
 
 def limit_memory(device: torch.device, total: int) -> int:
@@ -96,20 +105,25 @@ def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) 
 
 
 def pass_tokens(policy: Policy) -> int:
-    """Tokens in one pass of the learner: as the user says, what suits a CPU, or what fits a share of a GPU's memory."""
+    """Tokens in one pass of the learner: as the user says, what suits a CPU, or what fits a share of a GPU's memory and what is
+    left of it. Asked when the working weights are there."""
     if policy.section.micro_tokens:
         return policy.section.micro_tokens
     if policy.device.type == "cpu":
         return CPU_TOKENS
-    room = PASS_SHARE * limit_memory(policy.device, torch.cuda.get_device_properties(policy.device).total_memory)
-    return fit_pass_tokens(room, policy.causal.config.get_text_config(), policy.compute_dtype)
+    free, limit = measure_free_memory(policy.device)
+    config = policy.causal.config.get_text_config()
+    return fit_pass_tokens(PASS_SHARE * limit, free - count_pending_bytes([policy]), config, policy.compute_dtype)
 
 
-def fit_pass_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
-    """Tokens whose activations fit into `room` bytes. A pass of a small model is over before the host has prepared the next
-    kernel, so that it must be a long one; one of a large model fills the memory first."""
+def fit_pass_tokens(room: float, left: float, config: Any, dtype: torch.dtype) -> int:
+    """Tokens whose activations fit into `room` bytes, if those and their logits fit into what is `left`. A pass of a small
+    model is over before the host has prepared the next kernel, so that it must be a long one; one of a large model fills the
+    memory first."""
     least, most = PASS_TOKENS
-    return max(least, min(most, int(room / activation_bytes_per_token(config, dtype))))
+    each = activation_bytes_per_token(config, dtype)
+    wanted = max(least, min(most, int(room / each)))
+    return max(1, min(wanted, int(PASS_LEFT * left / (each + LOGIT_BYTES * config.vocab_size))))
 
 
 def activation_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
