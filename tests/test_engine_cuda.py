@@ -6,12 +6,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, rollout_of, section, tokenizer, train_batch
+from engine_helpers import (
+    engine_of,
+    kernel_model,
+    mixed_rows,
+    model_folder,
+    prompts,
+    requests,
+    rollout_of,
+    section,
+    tokenizer,
+    train_batch,
+)
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
@@ -215,6 +227,36 @@ def test_a_process_may_have_a_share_of_a_device_whether_or_not_it_has_a_number(m
 def test_what_learning_will_allocate_is_a_gradient_and_two_moments(engines: dict[str, LocalEngine]) -> None:
     policies = [engines[name].policy("p") for name in ("llama", "qwen2")]
     assert memory.count_pending_bytes(policies) == 3 * 4 * sum(p.numel() for policy in policies for p in policy.parameters)
+
+
+def test_a_learner_that_finds_no_room_for_a_row_takes_the_samplers_room(
+    engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, closed, asked = engines["llama"], [], []
+    rollouts = mixed_rows(3, 20)
+    monkeypatch.setattr(engine, "samplers", {"p": SimpleNamespace(close=lambda: closed.append(True))})
+    for room in (True, False):
+        monkeypatch.setattr(memory, "has_room_to_learn", lambda policy, longest, room=room: asked.append(longest) or room)
+        engine.learn(train_batch(rollouts, [1.0, -1.0, 0.0]))
+        assert len(closed) == (not room)
+    assert asked == [max(len(rollout.ids) for rollout in rollouts)] * 2
+
+
+def test_room_to_learn_is_what_weights_gradients_and_moments_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One weight that learns (12 bytes to come), all weights in half precision, and for each token of a row its activations and
+    eight bytes a logit, in 0.8 of what is left."""
+    model = kernel_model("llama", layers=1)
+    weight, config = torch.zeros(1, requires_grad=True), model.config
+    policy = SimpleNamespace(
+        device=torch.device("cuda"), section=SimpleNamespace(recompute=False, offload=False), causal=model,
+        compute_dtype=torch.bfloat16, parameters=[weight], optimizer=SimpleNamespace(state={}),
+    )  # fmt: skip
+    each = memory.activation_bytes_per_token(config, torch.bfloat16) + 8 * config.vocab_size
+    needed = 12 + 2 * sum(p.numel() for p in model.parameters()) + 50 * each / 0.8
+    monkeypatch.setattr(memory, "measure_free_memory", lambda device: (needed + 1, 10 * needed))
+    assert memory.has_room_to_learn(policy, 50) and not memory.has_room_to_learn(policy, 51)
+    policy.section.recompute = True
+    assert memory.has_room_to_learn(policy, 10_000), "activations are then not kept"
 
 
 def test_weights_are_counted_before_they_are_moved() -> None:

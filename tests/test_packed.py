@@ -132,8 +132,8 @@ def test_a_pass_is_as_long_as_the_memory_allows() -> None:
     assert fit_pass_tokens(10_000 * half, plenty, config, torch.bfloat16) == 10_000
     assert fit_pass_tokens(10_000 * full, plenty, config, torch.float32) == 10_000
     assert tuple(fit_pass_tokens(room, plenty, config, torch.bfloat16) for room in (0.0, plenty)) == PASS_TOKENS
-    # Where weights and caches leave little: 0.8 of it, for activations and six bytes a logit; never less than a token.
-    assert fit_pass_tokens(10_000 * half, 1000 * (half + 600) / 0.8 + 1, config, torch.bfloat16) == 1000
+    # Where weights and caches leave little: 0.8 of it, for activations and eight bytes a logit; never less than a token.
+    assert fit_pass_tokens(10_000 * half, 1000 * (half + 800) / 0.8 + 1, config, torch.bfloat16) == 1000
     assert fit_pass_tokens(plenty, -5.0, config, torch.bfloat16) == 1
 
 

@@ -267,7 +267,8 @@ class LocalEngine(Engine):
         chosen = self.policy(train_batch.policy)
         advice = f"lower policies.{train_batch.policy}.micro_tokens, or set policies.{train_batch.policy}.recompute=true"
         advice += "" if chosen.section.offload else f" or policies.{train_batch.policy}.offload=true"
-        if chosen.section.offload:
+        longest = max((len(rollout.ids) for rollout in train_batch.rollouts), default=0)
+        if chosen.section.offload or not memory.has_room_to_learn(chosen, longest):
             self._free_samplers()
         with _explain_out_of_memory(train_batch.policy, "learning", advice):
             return learner.learn(chosen, train_batch, self.ledger)

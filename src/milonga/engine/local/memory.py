@@ -26,8 +26,8 @@ PASS_SHARE = 0.25
 PASS_TOKENS = (2048, 65536)
 PASS_LEFT = 0.8
 """Share of what is left of the memory, beside weights and caches, that a pass may take; the rest is lost in fragments."""
-LOGIT_BYTES = 6
-"""Of a token of a pass for each word of the vocabulary: its logits in half precision, and widened."""
+LOGIT_BYTES = 8
+"""Of a token of a pass for each word of the vocabulary: its logits and their gradient in half precision, and widened."""
 CPU_TOKENS = 8192
 """In one pass on a CPU: what its caches can hold matters there."""
 GIB = 2**30
@@ -62,7 +62,7 @@ def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 
 
 
 def count_pending_bytes(policies: Iterable[Policy]) -> int:
-    """Bytes that learning will allocate beside a cache and has not yet: a gradient and two moments for each parameter that has
+    """Bytes that learning will keep beside a cache and has not yet: a gradient and two moments for each parameter that has
     none. Before a policy with `offload` learns, caches are given up."""
     total = 0
     for policy in policies:
@@ -70,6 +70,13 @@ def count_pending_bytes(policies: Iterable[Policy]) -> int:
             size = parameter.numel() * parameter.element_size()
             total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimizer.state)
     return total
+
+
+def count_working_bytes(policy: Policy) -> int:
+    """Bytes of the weights that a policy computes with while it learns: a copy, unless that is in float32 too."""
+    if policy.compute_dtype == torch.float32:
+        return 0
+    return policy.compute_dtype.itemsize * sum(p.numel() for p in policy.causal.parameters())
 
 
 def compute_cache_share(free: int, total: int, promises: int, waiting: int) -> int:
@@ -82,7 +89,9 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
     if device.type != "cuda":
         return 1 << 40  # only the kernels' tests sample this way without a CUDA device
     free, limit = measure_free_memory(device)
-    return compute_cache_share(free, limit, count_pending_bytes(policies), waiting)
+    # One policy at a time learns.
+    promises = count_pending_bytes(policies) + max(map(count_working_bytes, policies), default=0)
+    return compute_cache_share(free, limit, promises, waiting)
 
 
 def measure_free_memory(device: torch.device) -> tuple[int, int]:
@@ -106,7 +115,7 @@ def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) 
 
 def pass_tokens(policy: Policy) -> int:
     """Tokens in one pass of the learner: as the user says, what suits a CPU, or what fits a share of a GPU's memory and what is
-    left of it. Asked when the working weights are there."""
+    left of it. To be asked when the working weights are there."""
     if policy.section.micro_tokens:
         return policy.section.micro_tokens
     if policy.device.type == "cpu":
@@ -123,7 +132,21 @@ def fit_pass_tokens(room: float, left: float, config: Any, dtype: torch.dtype) -
     least, most = PASS_TOKENS
     each = activation_bytes_per_token(config, dtype)
     wanted = max(least, min(most, int(room / each)))
-    return max(1, min(wanted, int(PASS_LEFT * left / (each + LOGIT_BYTES * config.vocab_size))))
+    return max(1, min(wanted, count_fitting_tokens(left, config, dtype)))
+
+
+def count_fitting_tokens(left: float, config: Any, dtype: torch.dtype) -> int:
+    """Tokens whose activations and logits fit into what is `left` of the memory."""
+    return int(PASS_LEFT * left / (activation_bytes_per_token(config, dtype) + LOGIT_BYTES * config.vocab_size))
+
+
+def has_room_to_learn(policy: Policy, longest: int) -> bool:
+    """Whether a pass over the longest row fits beside what lies on the device now. Where activations are computed again, the
+    user has seen to that."""
+    if policy.device.type != "cuda" or policy.section.recompute:
+        return True
+    left = measure_free_memory(policy.device)[0] - count_pending_bytes([policy]) - count_working_bytes(policy)
+    return count_fitting_tokens(left, policy.causal.config.get_text_config(), policy.compute_dtype) >= longest
 
 
 def activation_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
