@@ -23,7 +23,8 @@ from milonga.recipe import merge_train_batches
 from milonga.resolve import Plan, resolve
 from milonga.roles import Role, StepSolver, StepVerifier
 from milonga.systems.grpo.recipe import Grpo
-from milonga.types import Rollouts, TrainBatch
+from milonga.systems.sweet_rl.roles import Message
+from milonga.types import Parsed, Rollouts, TrainBatch
 
 WEIGHT = 0.5
 
@@ -137,6 +138,14 @@ def test_unknown_grades_make_no_group_look_mixed() -> None:
     assert _rollout_metrics(Rollouts(rows))["rollouts/generator/flat_groups"] == pytest.approx(1 / 3)
     unknown = [make_rollout(1, 2, problem="u") for _ in range(3)]
     assert _rollout_metrics(Rollouts(unknown))["rollouts/generator/flat_groups"] is None
+
+
+def test_a_dialogue_in_which_nothing_was_handed_in_is_graded_and_has_no_steps() -> None:
+    handed = make_rollout(2, 2, problem="a", correct=True)
+    said = replace(make_rollout(1, 2, problem="b", correct=False), parsed=Parsed(Message("What is it for?"), 1.0))
+    for rows in ([handed, said], [said, handed]):
+        found = _rollout_metrics(Rollouts(rows))
+        assert (found["rollouts/generator/accuracy"], found["rollouts/generator/steps"]) == (0.5, len(handed.solution.steps))
 
 
 def test_only_agents_that_take_part_have_roles() -> None:

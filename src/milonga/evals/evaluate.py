@@ -25,7 +25,7 @@ from milonga.evals.metrics import (
     trivial_f1,
 )
 from milonga.roles import Role, StepSolver
-from milonga.types import Parsed, Rollout, Rollouts, Verification
+from milonga.types import Parsed, Rollout, Rollouts, Solution, Verification
 
 Metrics = dict[str, float | None]
 TOO_LONG = "longer than the model's context"
@@ -131,7 +131,8 @@ def add_prefix(prefix: str, metrics: Metrics) -> Metrics:
 
 
 def solver_metrics(solutions: Rollouts) -> Metrics:
-    """Compute accuracy, outcome reward, soundness, exact step accuracy, and statistics of the completions."""
+    """Compute accuracy, outcome reward, soundness, exact step accuracy, and statistics of the completions. What was graded may
+    be no solution: a dialogue in which nothing was handed in."""
     grades = [t.grade for t in solutions if t.grade is not None]
     sound = [float("nan") if g.is_sound is None else float(g.is_sound) for g in grades]
     steps = [right for g in grades for right in g.steps or ()]
@@ -140,7 +141,7 @@ def solver_metrics(solutions: Rollouts) -> Metrics:
         "reward": mean(solutions.rewards),
         "sound_accuracy": mean(sound),
         "step_accuracy": mean(steps),
-        "steps": mean([float(len(t.solution.steps)) for t in solutions]),
+        "steps": mean([float(len(t.solution.steps)) for t in solutions if isinstance(t.parsed.value, Solution)]),
     } | output_metrics(solutions)
 
 

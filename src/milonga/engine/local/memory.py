@@ -76,7 +76,8 @@ def count_working_bytes(policy: Policy) -> int:
     """Bytes of the weights that a policy computes with while it learns: a copy, unless that is in float32 too."""
     if policy.compute_dtype == torch.float32:
         return 0
-    return policy.compute_dtype.itemsize * sum(p.numel() for p in policy.causal.parameters())
+    count: int = sum(p.numel() for p in policy.causal.parameters())
+    return policy.compute_dtype.itemsize * count
 
 
 def compute_cache_share(free: int, total: int, promises: int, waiting: int) -> int:
