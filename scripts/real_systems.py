@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,8 @@ from milonga.tasks import Task, make_task
 
 HOME = Path(__file__).parents[1]
 ROWS = 200
+RESULTS = re.compile(r"<!-- result of .*?<!-- end of the result -->", re.DOTALL)
+"""What a page shows of a measured claim."""
 FILES = {
     "intervals.py": '''\
 """Closed intervals of whole numbers, as pairs."""
@@ -197,16 +200,19 @@ def make_labelled(task: Task) -> Iterable[dict[str, Any]]:
 
 
 def make_texts(made: Path) -> None:
-    """The systems' pages as a folder of texts, and a question about each that names a paper."""
+    """The systems' pages as a folder of texts, without the results that they show, and a question about each that names a
+    paper."""
     (made / "texts").mkdir()
-    asked = []
+    asked = {}
     for system in SYSTEMS:
         page = HOME / "src" / "milonga" / "systems" / system.page
         if system.paper.startswith("arXiv ") and page.name == "README.md":
-            shutil.copy(page, made / "texts" / f"{page.parent.name}.md")
-            question = f"What is the arXiv number of the paper behind {system.name}?"
-            asked.append({"question": question, "answer": system.paper.removeprefix("arXiv ")})
-    write_rows(made / "questions.jsonl", asked)
+            text = RESULTS.sub("", page.read_text(encoding="utf-8"))
+            (made / "texts" / f"{page.parent.name}.md").write_text(text, encoding="utf-8")
+            title = text.partition("\n")[0].removeprefix("# ")
+            asked.setdefault(title, system.paper)
+    rows = [{"question": f"Which system does the paper {paper} describe?", "answer": title} for title, paper in asked.items()]
+    write_rows(made / "questions.jsonl", rows)
 
 
 def make_repository(folder: Path) -> None:
