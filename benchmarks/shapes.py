@@ -19,6 +19,7 @@ import transformers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from milonga.config import PolicySection
+from milonga.engine.local.codec import Codec
 from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.policy import Policy
 
@@ -53,7 +54,8 @@ def make_policy(shape: str, device: str, **options: Any) -> Policy:
     with torch.device(device):
         model = SHAPES[shape]().float().eval()
     tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("embedded"))
-    return Policy("p", PolicySection(model=shape, **options), model, tokenizer, adapter=None)
+    section = PolicySection(model=shape, **options)
+    return Policy("p", section, model, Codec(tokenizer, section.chat), adapter=None)
 
 
 def wait(device: str) -> None:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_helpers import CORPUS, SPECIALS, TEMPLATE, tokenizer
+from milonga.config import PolicySection
 from milonga.engine.local import templates
-from milonga.engine.local.codec import Codec, map_byte_characters
+from milonga.engine.local.codec import Codec, load_codecs, map_byte_characters
 from milonga.errors import ConfigError
 from milonga.types import Part
 
@@ -235,6 +236,17 @@ def test_a_template_is_rendered_as_the_tokenizer_would(monkeypatch: pytest.Monke
         messages = [{"role": role, "content": content} for role, content in talk]
         rendered = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert templates.render_template(own, talk) == rendered
+
+
+def test_policies_of_one_model_share_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr("milonga.engine.local.codec.load_tokenizer", lambda name: loaded.append(name) or tokenizer(name))
+    sections = {name: PolicySection(model=model, chat=chat) for name, model, chat in (
+        ("generator", "chat", "auto"), ("verifier", "chat", "auto"), ("judge", "chat", "off"), ("other", "bytes", "auto"),
+    )}  # fmt: skip
+    codecs = load_codecs(sections)
+    assert codecs["generator"] is codecs["verifier"] and len({id(one) for one in codecs.values()}) == 3
+    assert (codecs["generator"].chat, codecs["judge"].chat, loaded) == (True, False, ["chat", "chat", "bytes"])
 
 
 # Stop strings.

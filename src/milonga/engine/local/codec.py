@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from milonga.config import PolicySection
 from milonga.engine.base import Completion
+from milonga.engine.local.models import explain_unloadable, load_tokenizer
 from milonga.engine.local.templates import ANSWER, FOLLOWED, NEXT, OPENING, SENTINEL, render_template
 from milonga.errors import ConfigError, UserError
 from milonga.reading import check_text
@@ -228,6 +230,17 @@ class Codec:
             last = {s.encode()[-1] for s in stop}
             self._enders[stop] = frozenset(i for i, piece in enumerate(self.pieces) if not last.isdisjoint(piece))
         return self._enders[stop]
+
+
+def load_codecs(policies: Mapping[str, PolicySection]) -> dict[str, Codec]:
+    """Load the codec of each policy; those of one model share it, since a large vocabulary takes seconds to list."""
+    made: dict[tuple[str, str], Codec] = {}
+    for section in policies.values():
+        if (section.model, section.chat) not in made:
+            tokenizer = load_tokenizer(section.model)
+            with explain_unloadable(f"model '{section.model}'"):
+                made[section.model, section.chat] = Codec(tokenizer, section.chat)
+    return {name: made[section.model, section.chat] for name, section in policies.items()}
 
 
 def _require_whole_text(text: str) -> None:

@@ -18,8 +18,9 @@ from torch import nn
 from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request, read_saved_engine
 from milonga.engine.local import learner, memory, offload, sampler
+from milonga.engine.local.codec import Codec, load_codecs
 from milonga.engine.local.history import LocalHistory
-from milonga.engine.local.models import first_line, load_model, load_tokenizer
+from milonga.engine.local.models import first_line, load_model
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError, MissingExtra, OutOfMemory, RunFolderError, suggest_name
@@ -97,20 +98,20 @@ class LocalEngine(Engine):
         self.samplers: dict[str, CudaSampler | VllmSampler | None] = {}
         self.needs: dict[str, int] = {}
         """Bytes of the device that each policy's weights will take."""
-        self.policies = {name: self._make_policy(name, section) for name, section in policies.items()}
+        codecs = load_codecs(policies)
+        self.policies = {name: self._make_policy(name, section, codecs[name]) for name, section in policies.items()}
         for name, policy in self.policies.items():
             if policy.section.recompute and (why := explain_misfit(policy)) is not None:
                 raise ConfigError(f"policies.{name}.recompute: {why}; set it to false and lower micro_tokens")
 
-    def _make_policy(self, name: str, section: PolicySection) -> Policy:
-        tokenizer = load_tokenizer(section.model)
+    def _make_policy(self, name: str, section: PolicySection, codec: Codec) -> Policy:
         if section.lora is None:
             if section.adapter is not None:
                 raise ConfigError(f"policies.{name}: an adapter to start from needs lora")
             model = self._move_to_device(name, section, load_model(section.model)).eval()
-            return Policy(name, section, model, tokenizer, adapter=None)
+            return Policy(name, section, model, codec, adapter=None)
         model = self._add_adapter(name, section, section.lora)
-        return Policy(name, section, model, tokenizer, adapter=name)
+        return Policy(name, section, model, codec, adapter=name)
 
     def _move_to_device(self, name: str, section: PolicySection, model: nn.Module) -> nn.Module:
         """Move a model to the engine's device, if all policies fit there."""

@@ -74,13 +74,13 @@ def compute_bit_sums(tensors: Iterable[Tensor]) -> list[int]:
 class Policy:
     """Weights, tokenizer, optimizer, and versions of one policy."""
 
-    def __init__(self, name: str, section: PolicySection, model: Any, tokenizer: Any, adapter: str | None) -> None:
+    def __init__(self, name: str, section: PolicySection, model: Any, codec: Codec, adapter: str | None) -> None:
         self.name = name
         self.section = section
         self.model = model
         self.adapter = adapter
+        self.codec, tokenizer = codec, codec.tokenizer
         with explain_unloadable(f"model '{section.model}'"):
-            self.codec = Codec(tokenizer, section.chat)
             self.eos = find_eos_ids(self.causal, tokenizer)
             self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
         self.version = 0

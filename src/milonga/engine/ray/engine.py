@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request, read_saved_engine
-from milonga.engine.local.codec import Codec
+from milonga.engine.local.codec import Codec, load_codecs
 from milonga.engine.local.engine import group_by_sampler
-from milonga.engine.local.models import load_tokenizer
 from milonga.engine.pinned import PinnedSampler
 from milonga.engine.ray import cluster, layout
 from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
@@ -64,7 +63,7 @@ class RayEngine(Engine):
         self.staleness = staleness
         """Turns by which rollouts may be ahead of learning: samplers are then busy when weights are published."""
         self.ledger = Ledger()
-        self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
+        self.codecs = load_codecs(policies)
         self.versions = dict.fromkeys(policies, 0)
         sizes = {name: layout.compute_size(section) for name, section in policies.items()}
         self.learners: dict[str, Learners] = {}
