@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from helpers import GRAMMARS, PROPERTY
 from milonga.roles import DIALECTS
+from milonga.roles.fences import find_fenced_blocks
 from milonga.systems.absolute_zero.roles import (
     Abducer,
     Deducer,
@@ -20,6 +21,7 @@ from milonga.systems.absolute_zero.roles import (
     ProgramProposer,
     Question,
 )
+from milonga.tasks.code_questions import split_usage
 from milonga.types import Problem
 
 
@@ -59,6 +61,19 @@ ANSWERS = [
     ("input", "```input\nf([1, 2], n=3)\n```", "[1, 2],3", 1.0),
     ("input", "```input\ns = 'a b'\nn = 3\n```", "'a b', 3", 1.0),
     ("input", "Input: 'x', 2", "'x', 2", 0.5),
+    # Written by Qwen2.5-Coder-1.5B-Instruct, which copies the marks of a sentence.
+    ("output", "We can write the result as:\n```output.\n['apple', 'cherry']\n```", "['apple', 'cherry']", 1.0),
+    ("output", 'Therefore, the output is:\n\n```output. "random_example_input"\n```', '"random_example_input"', 1.0),
+    ("output", "The output of this code block is:\n\n```output. apple banana cherry\n```", "'apple banana cherry'", 0.5),
+    ("output", "It is `[ 'a' ]`, which is represented as:\n\n```python\noutput. ['a', 'b']\n```", "['a', 'b']", 0.5),
+    ("input", "```python\ninput: ['apple', 'banana', 'cherry']\n```", "['apple', 'banana', 'cherry']", 0.5),
+    ("input", "So, the input that results in this output is `input: [2, 4, 6, 8]`", "[2, 4, 6, 8]", 0.5),
+    ("input", 'The input that produces the output `0.4` is:\n```\ninput: ["apple"]\n```', '["apple"]', 0.5),
+    # Near to these.
+    ("output", "```output: 5```", "5", 1.0),
+    ("output", "```output\nOutput: ab cd\n```", "'ab cd'", 0.5),
+    ("output", "- So:\n  ```output: [1,\n  2]\n  ```", "[1,\n2]", 1.0),
+    ("input", "```input\nInput 1: [3], 4\n```", "[3], 4", 1.0),
 ]
 
 
@@ -69,7 +84,8 @@ def test_an_answer_in_prose_is_found(name: str, text: str, answer: str, score: f
 
 
 def test_prose_without_an_answer_says_so() -> None:
-    for text in ("", "I do not know.", "<think>```output\n1\n```"):
+    labels = "```python\ninput: [3]\noutput.append(4)\noutput: list[int] = []\n```"  # of something else, or before no literal
+    for text in ("", "I do not know.", "<think>```output\n1\n```", labels):
         found = Deducer("plain").parse(text)
         assert not found.is_valid and found.format == 0.0 and found.value.answer is None
 
@@ -89,6 +105,48 @@ def test_a_program_and_its_input_are_found_in_prose(text: str, given: str, score
     assert found.is_valid and found.format == score and found.value == Program(FUNCTION, given)
 
 
+# Written by Qwen2.5-Coder-1.5B-Instruct: the program, the rest, and what the rest gives as its input.
+ASSIGNED = [
+    ("import re\n\ndef f(a):\n    return re.findall(r'\\w+', a)", "input = 'python is fun'", "'python is fun'"),
+    ("def f(a):\n    return a * 2", "input = [4, 7, 9, 12]", "[4, 7, 9, 12]"),
+    ("def f(a):\n    return a[:3]", "input = ['[1,2,3]' ]", "['[1,2,3]' ]"),
+    # Near to these.
+    ("def f(input, n):\n    return input[n:]", "inputs = [\n    1,\n    2,\n], 1  # two", "[\n    1,\n    2,\n], 1"),
+    ("def f(a):\n    return a * 2", "input = 'ab'\nprint(f(input))", "'ab'"),
+    ("def f(a):\n    return a * 2", "input = 'ab'\nprint(f('cd'))", "'cd'"),
+]
+
+
+@pytest.mark.parametrize(("program", "rest", "given"), ASSIGNED)
+def test_an_input_assigned_below_a_program_is_no_part_of_it(program: str, rest: str, given: str) -> None:
+    found = ProgramProposer("plain").parse(f"Here is your new program:\n\n```python\n{program}\n\n{rest}\n```")
+    assert found.is_valid and found.format == 0.5 and found.value == Program(program, given)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import math\n\ndef f(a):\n    return math.sin(a)\n\ninput = [2 * math.pi]",  # so wrote the same model: no literal
+        "input = [1, 2]\n\ndef f(a):\n    return a",
+        "def f(a):\n    return a + input[0]\n\ninput = [1, 2]",
+        "def f(a):\n    return a\n\ninput = other = [1, 2]",
+        "def f(a):\n    return a\n\ninput[0] = 1",
+        "def g(a):\n    return a\n\ninput = [1, 2]",
+    ],
+)
+def test_what_is_no_input_stays_in_the_program(source: str) -> None:
+    assert split_usage(source) == (source, None)
+
+
+def test_the_word_behind_a_fence_names_its_block_whatever_mark_follows() -> None:
+    written = "```python, def f(a):\n    return a\n```\n\n```input. 'x'\n```"
+    assert ProgramProposer("plain").parse(written).value == Program("def f(a):\n    return a", "'x'")
+    assert [(block.name, block.body) for block in find_fenced_blocks("```main.py\n1\n```\n```python:a/b.py\n2\n```")] == [
+        ("main.py", "1"),
+        ("python:a/b.py", "2"),
+    ]
+
+
 def test_a_program_alone_is_worth_a_part_of_the_format() -> None:
     scores = [ProgramProposer("plain").parse(text).format for text in (f"```python\n{FUNCTION}\n```", "def g(): pass", "")]
     assert scores == [0.25, 0.0, 0.0]
@@ -101,6 +159,22 @@ def test_inputs_are_lines_of_a_block() -> None:
     fewer = prober.parse("These:\n```python\n[1], 0\n[2], 1\n```")
     assert fewer.value == Inputs(("[1],0", "[2],1")) and fewer.format == pytest.approx(1 / 3)
     assert not prober.parse("```input\n[1], 0\n```").is_valid
+
+
+def test_labels_before_inputs_are_none_of_them() -> None:
+    prober = InputProposer("plain", 6)
+    found = prober.parse("Here are six different inputs:\n\n```python\ninput,'d'\ninput,'da'\ninput,'dab'\n```")
+    assert found.value == Inputs(("'d'", "'da'", "'dab'"))  # so wrote Qwen2.5-Coder-1.5B-Instruct
+    pairs = prober.parse("```input\n1. Input: [1], 0\n   Output: [2]\nInput 2: [3], 1\nOutput 2: [4]\n```")
+    assert pairs.value == Inputs(("[1],0", "[3],1")), "an output is no input"
+    for text in ("input, aaa, aaaaa\ninput, ab, abb", "input, '+' == 1\ninput, 'abc' == 3"):  # and so
+        assert not prober.parse(f"```python\n{text}\n```").is_valid
+
+
+def test_lines_of_a_function_are_no_inputs() -> None:
+    """A real proposal: the program once more, and inputs below it under names of their own."""
+    said = '```python\ndef f(a):\n    result = ""\n\n    return result\n\ninput1 = "ab"\ninput2 = "ba"\n```'
+    assert InputProposer("plain", 6).parse(said).value == Inputs(("'ab'", "'ba'"))
 
 
 def test_thoughts_and_angles_may_stand_in_tagged_proposals() -> None:

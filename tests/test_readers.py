@@ -85,6 +85,9 @@ NAMED: list[tuple[str, Callable[[int], str]]] = [
     ("find_named", lambda n: "</oracle>" * (n // 18) + "\n" + "```\n" * (n // 8)),
     ("compare_words", lambda n: "a " * (n // 2)),
     ("change_digit", lambda n: " " * n),
+    ("ProgramProposer/plain", lambda n: "```python\ndef f(a): return a\n" + "input = 1\n" * (n // 10)),
+    ("ProgramProposer/plain", lambda n: "```python\ndef f(a): return a\n" + "f(1);" * (n // 5)),
+    ("find_labelled", lambda n: "```python\n" + "input: 1\n" * (n // 9)),
     ("list_items", lambda n: "a" + " " * n + "a"),
     ("gsm8k/votes", lambda n: "\n".join(str(k) for k in range(n // 5))),
 ]

@@ -25,6 +25,12 @@ CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\((?P<inner>.*)\)", re.DOTALL)
 NAMED = re.compile(r"(^|[,(\n])[^\S\n]*[A-Za-z_]\w*\s*=(?!=)")
 """The name before an argument or a value: `n = 3`."""
 COMMENT = re.compile(r"(?<!\s)[ \t]+#[^'\"\n]*$", re.MULTILINE)
+FENCE_NAME = re.compile(r"([A-Za-z_]\w*)[.,:](?![A-Za-z_/\\])\s*")
+"""The word behind a fence with a mark behind it, as in "```output. 3"; `main.py` and `python:main.py` are names of files."""
+LABELS = {
+    name: re.compile(rf"{name}s?(?:[ \t]?\d{{1,3}})?[ \t]*(?:[:,]|\.(?!\w))\s*", re.IGNORECASE) for name in ("input", "output")
+}
+"""The label before a value, by what it is: `Input: 3`, `input, 3`, `Input 2: 3`."""
 NUMBER = re.compile(r"\s*(?:\d{1,3}[.):]|[-*•])\s+")
 """What may stand before an item of a list."""
 LONGEST = 500
@@ -49,9 +55,14 @@ def find_fenced_blocks(text: str) -> list[Block]:
         bare = line.strip()
         if opened is None and bare.startswith(MARK):
             inner = bare.removeprefix(MARK)
+            marked = FENCE_NAME.match(inner)
             if inner.endswith(MARK):
-                name, _, body = inner.removesuffix(MARK).partition(" ")
+                whole = inner.removesuffix(MARK)
+                name, body = (marked[1], whole[marked.end() :]) if marked else whole.partition(" ")[::2]
                 blocks.append(Block(name.lower(), heading, body) if body else Block("", heading, name))
+            elif marked:  # what follows keeps the indent of its line, since the lines below have it too
+                behind = inner[marked.end() :]
+                opened, lines = marked[1].lower(), [line[: line.index(MARK)] + behind] if behind else []
             else:
                 opened, lines = next(iter(inner.lower().split()), ""), []
         elif opened is None:
@@ -83,7 +94,7 @@ def _make_block(name: str, heading: str, lines: list[str]) -> Block:
 
 def find_labelled(text: str, name: str) -> Iterator[tuple[str, bool]]:
     """Find what a text gives under a name, the likeliest first; with each, whether it has the form asked for: a block of that
-    name. Others are a block below the name, and a line that begins with it."""
+    name. Others are a block below the name, a line that begins with it, and literals behind it as a label in another block."""
     blocks = find_fenced_blocks(text)[::-1]
     yield from ((block.body, True) for block in blocks if block.name == name)
     mention = re.compile(rf"\b{name}s?\b", re.IGNORECASE)
@@ -91,6 +102,9 @@ def find_labelled(text: str, name: str) -> Iterator[tuple[str, bool]]:
     said = re.compile(rf"\W*(?:\w+\W+){{0,3}}?{name}\b[^:=]{{0,30}}[:=]\W*?(?=[\w'\"\[({{-])(.+)", re.IGNORECASE)
     lines = (said.fullmatch(line) for line in _list_prose(text)[::-1] if len(line) <= LONGEST)
     yield from ((line[1].strip(" *`."), False) for line in lines if line is not None)
+    inner = (line for block in blocks if block.name != name for line in block.body.split("\n")[::-1])
+    behind = (line[label.end() :] for line in inner if (label := LABELS[name].match(line)))
+    yield from ((value, False) for value in behind if clean_arguments(value) is not None)
 
 
 def find_named(text: str, name: str) -> Iterator[tuple[str, bool]]:
@@ -107,9 +121,17 @@ def join_inline(text: str) -> str:
     return "\n".join(INLINE.findall(text))
 
 
-def clean_literal(text: str) -> str | None:
-    """Return the text of a literal without what may stand around it, such as a comment or `result =`; None if it is none."""
+def _drop_label(text: str, name: Literal["input", "output"]) -> str:
+    """Return a text, up to what is too long for a literal, without the label before it and the spaces around it."""
     bare = text[: ANSWER + 1].strip()
+    label = LABELS[name].match(bare)
+    return bare[label.end() :] if label else bare
+
+
+def clean_literal(text: str) -> str | None:
+    """Return the text of a literal without what may stand around it, such as a comment, `result =` or `Output:`; None if it is
+    none."""
+    bare = _drop_label(text, "output")
     for form in (bare, NAMED.sub("", COMMENT.sub("", bare), count=1)):
         try:
             parse_literal(form)
@@ -120,9 +142,9 @@ def clean_literal(text: str) -> str | None:
 
 
 def clean_arguments(text: str) -> str | None:
-    """Return the text of a call's arguments, separated by commas: without the function's name and brackets, names of
-    arguments, comments, and the breaks of lines between them; None if they are no literals."""
-    bare = text[: ANSWER + 1].strip()
+    """Return the text of a call's arguments, separated by commas: without the label `Input:`, the function's name and brackets,
+    names of arguments, comments, and the breaks of lines between them; None if they are no literals."""
+    bare = _drop_label(text, "input")
     called = CALL.fullmatch(COMMENT.sub("", bare))
     inner = bare if called is None or hasattr(builtins, called["name"]) else called["inner"]  # `range(3)` is no call of ours
     plain = NAMED.sub(r"\1", COMMENT.sub("", inner))
@@ -136,9 +158,13 @@ def clean_arguments(text: str) -> str | None:
 
 
 def list_items(text: str) -> list[str]:
-    """List the lines of a text that are not empty, without the marks of a list."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    return [line[mark.end() if (mark := NUMBER.match(line)) else 0 :].strip() for line in lines]
+    """List the lines of a text that are not empty, without the marks of a list, and without what stands in a definition."""
+    lines, is_inside = [], False
+    for line in text.split("\n"):
+        is_inside = line.startswith("def ") or (is_inside and (line[:1].isspace() or not line))
+        if line.strip() and not is_inside:
+            lines.append(line[mark.end() if (mark := NUMBER.match(line)) else 0 :].strip())
+    return lines
 
 
 def parse_named_answer(text: str, name: Literal["input", "output"], thought_steps: bool) -> Parsed:
@@ -154,4 +180,4 @@ def parse_named_answer(text: str, name: Literal["input", "output"], thought_step
             return Parsed(replace(value, answer=answer), 1.0 if named else LOOSE_FORMAT)
     if not named:
         return Parsed(replace(value, answer=None), 0.0, NO_ANSWER)
-    return Parsed(replace(value, answer=repr(named[0].strip()) if name == "output" else named[0]), LOOSE_FORMAT)
+    return Parsed(replace(value, answer=repr(_drop_label(named[0], name)) if name == "output" else named[0]), LOOSE_FORMAT)

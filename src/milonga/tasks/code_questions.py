@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
 ENTRY = "f"
 """What a Python function is called that somebody made up."""
 BRACKETS = ("([{", ")]}")
+GIVEN = ("input", "inputs")
+"""What models call an input that they assign below a program."""
+BREAK = re.compile(r"\r\n?|\n")
+"""What ends a line of Python."""
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 PROGRAM = {"form": "program"}
 """What tells solvers that the answer is a program: `Problem.wants_program`."""
@@ -152,15 +157,23 @@ def is_one_function(source: str) -> bool:
 
 
 def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
-    """Split a program from the statements beside its definitions that only use its function, as models write examples of use.
-    Return it, and the arguments of the last such call; None if there is none with positional arguments."""
+    """Split a program from the statements beside its definitions that only use its function, as models write examples of use,
+    or that only name its input, as in `input = [1, 2]` below it. Return it, and the arguments of the last such call or input;
+    None if there is none with positional arguments."""
     lines: list[str | None] = list(source.split("\n"))
-    given = None
-    for node in _parse_statements(source):
-        calls = [] if isinstance(node, DEFINITIONS) else _find_calls(node, entry)
-        if calls:
+    given, is_defined = None, False
+    statements = _parse_statements(source)
+    rows = [row.encode() for row in BREAK.split(source)] if statements else []  # once: cutting must not read all of it again
+    own = {name for name in GIVEN if any(_reads_global(node, name) for node in statements if isinstance(node, DEFINITIONS))}
+    for node in statements:
+        if isinstance(node, DEFINITIONS):
+            is_defined |= node.name == entry
+            continue
+        calls = _find_calls(node, entry)
+        held = _render_given(rows, node, own) if is_defined and not calls else None
+        if calls or held is not None:
             lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
-            given = _render_call(source, calls[-1]) or given
+            given = (_render_call(rows, calls[-1]) if calls else held) or given
     return "\n".join(line for line in lines if line is not None).strip("\n"), given
 
 
@@ -177,9 +190,42 @@ def _find_calls(node: ast.stmt, entry: str) -> list[ast.Call]:
     return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == entry]
 
 
-def _render_call(source: str, call: ast.Call) -> str | None:
-    """Render the arguments of a call as they stand in the source; None if some are named."""
-    return None if call.keywords else ", ".join(ast.get_source_segment(source, part) or "" for part in call.args)
+def _cut_source(rows: Sequence[bytes], node: ast.expr) -> str:
+    """Cut an expression out of the lines of its source; its columns count bytes."""
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    if first == last:
+        return rows[first][node.col_offset : node.end_col_offset].decode()
+    return b"\n".join([rows[first][node.col_offset :], *rows[first + 1 : last], rows[last][: node.end_col_offset]]).decode()
+
+
+def _render_call(rows: Sequence[bytes], call: ast.Call) -> str | None:
+    """Render the arguments of a call as they stand in the source; None if some are named, or are variables."""
+    if call.keywords or any(isinstance(part, ast.Name | ast.Starred) for part in call.args):
+        return None
+    return ", ".join(_cut_source(rows, part) for part in call.args)
+
+
+def _render_given(rows: Sequence[bytes], node: ast.stmt, own: set[str]) -> str | None:
+    """Render the literals that a statement assigns to the name of an input; None if it is no such statement, or if the name is
+    the program's own."""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    if not (isinstance(node, ast.Assign) and isinstance(target, ast.Name) and target.id in GIVEN and target.id not in own):
+        return None
+    try:
+        parse_arguments(given := _cut_source(rows, node.value))
+    except InvalidValue:
+        return None
+    return given
+
+
+def _reads_global(node: ast.stmt, name: str) -> bool:
+    """Whether a definition reads a name that it does not set itself."""
+    parts = list(ast.walk(node))
+    names = [part for part in parts if isinstance(part, ast.Name) and part.id == name]
+    is_set = any(isinstance(part.ctx, ast.Store) for part in names) or any(
+        isinstance(part, ast.arg) and part.arg == name for part in parts
+    )
+    return bool(names) and not is_set
 
 
 def remove_comments(source: str) -> str:
