@@ -182,7 +182,7 @@ def test_the_grader_in_prose_shows_the_rubric_and_reads_points(model: str, promp
     problem = p.task.problem("train", 0)
     judged = answer("There are 4.", problem)
     asked = show(p, "verifier", problem, judged)
-    assert problem.text in asked and "There are 4." in asked and "\nScore: N/5\n" in asked and "0 to 5" in asked
+    assert problem.text in asked and "There are 4." in asked and asked.endswith("\n\nScore: N/5") and "0 to 5" in asked
     value = p.roles["verifier"].parse("It is right.\n\n**Score: 4**", judged).value
     assert value.score == 0.8 and value.final is True and value.steps is None
     grader = p.roles["verifier"]
@@ -259,7 +259,7 @@ def test_a_judge_in_prose_gives_points_to_questions_and_answers(model: str, prom
     problem = p.task.problem("train", 0)
     question = Rollout.from_text("q", "proposer", problem, "", p.roles["proposer"].parse("Question: How many pears?"))
     judged, asked = answer("There are 4.", problem), show(p, "verifier", problem, question)
-    assert "How many pears?" in asked and problem.text not in asked and "1 to 3 points" in asked
+    assert "How many pears?" in asked and problem.text not in asked and "1, 2 or 3 points" in asked
     assert "There are 4." in show(p, "verifier", problem, judged)
     for target in (question, judged):
         value = p.roles["verifier"].parse("It is clear.\nScore: 10", target).value

@@ -81,6 +81,33 @@ SCORES: list[tuple[str, Scale, float | None, float]] = [
     ("1, 1, 2, 2, 2", FIVE, None, 0.0),
     ("8 Out of 10\n\nAs a helpful assistant, I score N = 50.", FIVE, None, 0.0),
     ("Score: N\n\n1. Dan needs 58 licks.\n4. The average is \\boxed{230} licks.", FIVE, None, 0.0),
+    # What Qwen2.5-Coder-1.5B-Instruct wrote.
+    ("So it is \\(\\boxed{75}\\).\n\n** Judgement: 9 out of 10**\n\n**Explanation: I judged this answer clear.", TEN, 9, 0.5),
+    ("Explanation: The answer is incorrect.\n\nGrade: 1/$10", TEN, 1, 1.0),
+    ("Based on this, this answer received an **8 out of 10 grade** for its logical connectivity.", TEN, 8, 0.5),
+    ("Hence, the question only receives a 4 out of 10 score.", TEN, 4, 0.5),
+    ("7. The final grade is Score: 8/10.\n\nFinal Answer: The number of marbles is \\boxed{40}.", TEN, 8, 0.5),
+    ("It lacks point 5.\n\nA grade of 3/5 is given because the answer covers what was asked for.", FIVE, 3, 0.5),
+    ("The answer is 5 points. It is complete, clear, and correct.", FIVE, 5, 0.5),
+    ("The answer gets 5 points. It is complete and accurate.", FIVE, 5, 0.5),
+    ("The answer scores 4 points for being correct and complete about the question. It is right.", FIVE, 4, 0.5),
+    ("Answer gets 4 out of 5 points for:\n1. It is what an expert would write.\n\nWhy: It is clear.", FIVE, 4, 0.5),
+    ("0/5 scored because the answer does not directly state every detail.", FIVE, 0, 0.5),
+    ("Judgement:\nThe response does not match.\n\nGrade: 1 to 4", TEN, None, 0.0),
+    ("My judgement about the given answer is **4 to 7 points**.\n\nThe reasoning:\n- You followed it.", TEN, None, 0.0),
+    ("Therefore, the answer is incorrect, and the rank of 1 to 3 points should be given.", TEN, None, 0.0),
+    ("The correct score for this response is:\nScore: 1 to 4/10", TEN, None, 0.0),
+    ("It cannot be answered.\n\nScore: 0/10", TEN, None, 0.0),
+    ("For this answer, the points it gets are 2 and 3 out of 5.\n\n1. It is about the question.", FIVE, None, 0.0),
+    ("It gives a basic answer.\n100 points as the answer gives a clear and basic answer.", FIVE, None, 0.0),
+    # ... and what must not be read for the sake of these
+    ("The answer gets 1 point for its relevance. The answer gets 2 points for its use.", FIVE, None, 0.0),
+    ("The answer gets 2 points for its relevance, and one point for its use.", FIVE, None, 0.0),
+    ("The answer is 5 points too high. It is wrong.", FIVE, None, 0.0),
+    ("Tom wins two games. The answer is 5 points. That is right.", FIVE, None, 0.0),
+    ("So 3/5 is given to Tom. It is right.", FIVE, None, 0.0),
+    ("9 out of 10 score above average.\nIt is right.", TEN, None, 0.0),
+    ("To deserve it, a grade of 5/5 is given only if all is right.\nIt is not.", FIVE, None, 0.0),
 ]
 
 
@@ -275,6 +302,37 @@ CONCLUSIONS = [
     ("<think>Final verdict: CORRECT</think>Final verdict: INCORRECT", False, True),
     ("It is about the correct value.", None, False),
     ("", None, False),
+    # What Qwen2.5-Coder-1.5B-Instruct wrote.
+    ("The answer is CORRECT.\n\nReasoning: There are 92 dogs. We can conclude this is the correct answer to it.", True, False),
+    ("The answer is CORRECT.\n[This statement is a statement about an outcome.]", True, False),
+    (
+        'The answer to the question "How many bugs were there? " is CORRECT.\n\nIt is straightforward:\n\\[ x = x \\]',
+        True,
+        False,
+    ),
+    ("The answer is correct. The reasoning is as follows:\n1. We have 20 pets.\n4. So it is indeed correct.", True, False),
+    ("The answer is definitively incorrect. The correct number of licks is approximately 52.", False, False),
+    ("The answer you provided is incorrect because it is not 95:\n\n- You add.\n\nSo 50 flowers remain.", False, False),
+    ("3. The number of cats left is 5.\n4. The final verdict: CORRECT\n\nFinal answer: It is \\(\\boxed{5}\\).", True, True),
+    ("1. We collect them.\n5. Final verdict: CORRECT\n\nThis test question examines a model.", True, True),
+    ("3. **Joining**: All join.\n\n4. **Final verdict**: CORRECT\n\nThe correct final verdict is that 30 do.", True, True),
+    ("5. **Final verdict:**\n   - CORRECT\n\nThe minimum number of boats is \\(\\boxed{9}\\).", True, True),
+    ("4. It matches, so the final verdict is: CORRECT.\n\nTherefore, Emma will be 56 years old.", True, True),
+    ('End with "Final verdict: CORRECT" or "Final verdict: INCORRECT".\n\nFinal verdict: CORRECT', True, True),
+    ("No bugs are left after 3 hours. Therefore, the final answer is:\n\\[\n\\boxed{CORRECT}\n\\]", True, False),
+    ("The enrollment remains unchanged at 20.\n\nFinal verdict: EXACT.", None, False),
+    (
+        "It depends.\n\nFinal verdict: DEPENDENT ON THE INITIAL NUMBER OF BUGS\n\nThis means that it will depend on them.",
+        None,
+        False,
+    ),
+    ('"Final verdict: CORRECT" or "Final verdict: INCORRECT" cannot be determined. More is needed.', None, False),
+    ('The answer to the question "How many?" is correct if we assume the number is \\( P \\).\n\nSo it is.', None, False),
+    ('The answer to "Final verdict: CORRECT" would fit.\n\nSo "Final verdict: INCORRECT" would be closer.', None, False),
+    # ... and a first sentence that is taken back
+    ("The answer is correct.\n\nFirst, 4 hours pass.\n\nSo the correct answer is 3 hours, and not 4.", None, False),
+    ("The answer is CORRECT.\n\n2 + 2 is 5. But the answer is INCORRECT.\nSo much for that.", None, False),
+    ("4. Final verdict: CORRECT\n5. Final verdict: INCORRECT\n\nThat is all.", None, False),
 ]
 
 

@@ -17,7 +17,8 @@ AROUND = " \t\r\n\\])$"
 NEAR = 60
 """Characters before and behind a number that are looked at."""
 NUMBER = re.compile(
-    r"(?<![\w.,/])(?P<points>\d{1,3}(?:\.\d{1,3}|,\d{1,2}(?= ?/ ?\d))?)(?: ?/ ?(?P<most>\d{1,3})| out of (?P<of>\d{1,3}))?"
+    r"(?<![\w.,/])(?P<points>\d{1,3}(?:\.\d{1,3}|,\d{1,2}(?= ?/ ?\d))?)(?: ?/ ?\$?(?P<most>\d{1,3})"
+    r"|(?: points?)? out of (?P<of>\d{1,3}))?"
     r"(?![\w/%]|[.,]\d)|\\[dt]?frac\{(?P<top>\d{1,3}(?:\.\d{1,3})?)\}\{(?P<under>\d{1,3})\}"
 )
 """A number, alone or as a part of the most that there is. A comma may be that of a decimal where this follows it."""
@@ -47,9 +48,26 @@ GIVEN = re.compile(
 )
 """What stands before "7/10" in the midst of an analysis, if that is a score."""
 SHARE_AFTER = re.compile(
-    r"[*_`$}]{0,3} (?!(?:points?|marks?|stars?|overall|in total|for|because|since|as|but|and)\b)\w", re.IGNORECASE
+    r"[*_`$}]{0,3} (?!(?:points?|marks?|stars?|overall|in total|for|because|since|as|but|and)\b"
+    r"|(?:grade|scored?|rating)\b(?:[*_`.,;:!]| for\b| because\b| since\b|\s*$))\w",
+    re.IGNORECASE,
 )
 """What follows "3/5" where it is a share of something, or a term of the analysis."""
+AWARDED_BEFORE = re.compile(r"\b(?:grade|score|rating) of \W{0,4}$", re.IGNORECASE)
+AWARDED_AFTER = re.compile(
+    r"[*_`$}]{0,3} (?:is|was) (?:given|awarded|assigned|appropriate|fair|justified|deserved)\b(?! (?:to|if|when|only)\b)",
+    re.IGNORECASE,
+)
+"""What stands around "3/5" that is awarded: "a grade of 3/5 is given because"."""
+JUDGEMENT = re.compile(r"\n[\s>*#_\-•`]{0,12}(?:(?:my|your|overall|final) )?judge?ment[*_`]{0,3}:\W{0,6}$", re.IGNORECASE)
+"""A line that begins with "Judgement:", up to "9/10"."""
+GETS = r"(?:gets|got|receives|received|earns|earned|scores|scored|deserves)"
+SUBJECT = r"(?:(?:the|this|your|given) ){0,2}(?:answer|response|solution|question)"
+OBTAINED = re.compile(rf"(?:^|[\n\s]){SUBJECT} (?:only )?{GETS} (?:an? )?[*_`]{{0,3}}$", re.IGNORECASE)
+ANNOUNCED = re.compile(rf"\n{SUBJECT} is (?:worth )?[*_`]{{0,3}}$", re.IGNORECASE)
+"""What stands before the points that an answer gets: anywhere, or as the first words of the text."""
+POINTS_AFTER = re.compile(r"[*_`]{0,3} points?(?:[*_`]{0,3}(?:[.,;:!)]|\s*$)|\s*\n| for\b| because\b| since\b)", re.IGNORECASE)
+POINT = re.compile(r"\bpoints?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,8 +86,8 @@ class Scale:
         """Ask for a score behind what should come before it. The scale stands in the form itself: asked for "Score: N", small
         models give any number."""
         return (
-            f"\n\n{before} Then give your grade: end with one line of the form\n\nScore: N/{self.high}\n\n"
-            f"with a whole number from {self.low} to {self.high} in place of N."
+            f"\n\n{before} Then choose one whole number from {self.low} to {self.high} as your grade, not a range. End your "
+            f"reply with this line, with the number in place of N:\n\nScore: N/{self.high}"
         )
 
     def write_score(self, points: float) -> str:
@@ -79,7 +97,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class _Found:
-    """A number that may be the score. `points` is None if it lies outside the scale; plainness: 1 mentioned, 2 as asked."""
+    """A number that may be the score. `points` is None if it lies outside the scale; plainness: 0 points that an answer gets,
+    which are all of them if no others are spoken of; 1 mentioned, 2 as asked."""
 
     points: float | None
     plainness: int
@@ -92,9 +111,10 @@ def read_score(text: str, scale: Scale) -> tuple[float | None, float]:
     begin, tail = find_thought_end(text), len(text.rstrip(AROUND))
     last = text.rfind("\n", begin, tail) + 1
     found = [one for match in NUMBER.finditer(text, begin) if (one := _weigh(text, match, begin, last, scale)) is not None]
-    plain = [one for one in found if one.plainness == 2]
-    best = (plain or found or [_Found(None, 0)])[-1]
-    if best.points is None:
+    plain, mentioned = ([one for one in found if one.plainness == level] for level in (2, 1))
+    best = (plain or mentioned or found or [_Found(None, 0)])[-1]
+    is_part = best.plainness == 0 and (len(found) > 1 or len(POINT.findall(text, begin)) > 1)
+    if best.points is None or is_part:
         return None, 0.0
     return best.points, 1.0 if len(plain) == 1 else 0.5
 
@@ -115,10 +135,21 @@ def _weigh(text: str, match: re.Match[str], begin: int, last: int, scale: Scale)
         return _Found(points, 2)
     in_last_line = match.start() >= last
     alone = _is_alone(before, after)
-    if most is not None and not SHARE_AFTER.match(after) and (alone or in_last_line or GIVEN.search(before)):
+    if most is not None and _is_given(before, after, alone or in_last_line):
         return _Found(points, 1)
-    boxed = in_last_line and BOX_BEFORE.search(before) is not None
-    return _Found(points, 1) if (alone and in_last_line) or boxed or MENTION.search(before) else None
+    boxed = in_last_line and points is not None and BOX_BEFORE.search(before) is not None  # a result, if it is no score
+    if (alone and in_last_line) or boxed or MENTION.search(before):
+        return _Found(points, 1)
+    is_first = first == begin and ANNOUNCED.search(before) is not None
+    return _Found(points, 0) if POINTS_AFTER.match(after) and (is_first or OBTAINED.search(before)) else None
+
+
+def _is_given(before: str, after: str, stands_out: bool) -> bool:
+    """Whether "7/10" is a score that is given, and no share of something. `stands_out`: it is alone or in the last line."""
+    if AWARDED_BEFORE.search(before) and AWARDED_AFTER.match(after):
+        return True
+    said = stands_out or any(pattern.search(before) for pattern in (GIVEN, JUDGEMENT, OBTAINED))
+    return said and not SHARE_AFTER.match(after)
 
 
 def _is_alone(before: str, after: str) -> bool:

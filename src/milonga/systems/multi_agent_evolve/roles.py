@@ -32,17 +32,17 @@ Old question:
 """
 JUDGE_QUESTION = """\
 Judge the quality of the question below. Is it complete, clear and free of contradictions, and can it be answered?
-1 to 3 points: it makes no sense, or cannot be answered.
-4 to 7 points: it can be answered, but something is unclear or missing.
-8 to 10 points: it is clear and complete, and can be answered.
+1, 2 or 3 points: it makes no sense, or cannot be answered.
+4, 5, 6 or 7 points: it can be answered, but something is unclear or missing.
+8, 9 or 10 points: it is clear and complete, and can be answered.
 
 Question:
 """
 JUDGE_ANSWER = """\
 Judge the answer to the question below. Do not trust it: work the question out yourself and compare.
-1 to 3 points: the answer is wrong, or has any error.
-4 to 7 points: it has no error, but is incomplete or unclear.
-8 to 10 points: it is right, complete and clear.
+1, 2 or 3 points: the answer is wrong, or has any error.
+4, 5, 6 or 7 points: it has no error, but is incomplete or unclear.
+8, 9 or 10 points: it is right, complete and clear.
 
 Question:
 """
