@@ -37,6 +37,7 @@ from milonga.tasks.bugs_git import GitRepositories, export_repository, load_part
 from milonga.tasks.bugs_parts import split_repository
 from milonga.tasks.bugs_patches import (
     empty_tests,
+    find_bare_files,
     find_blocks,
     find_fences,
     find_removed_names,
@@ -570,6 +571,32 @@ def test_a_method_alone_is_put_into_its_class() -> None:
     assert parse_changes(text, {"box.py": content}) == {"box.py": content.replace("return 1", "return 3")}
 
 
+BARE = BOXES.replace("a * b", "a + b")
+BARE_FILES = [
+    # As Qwen2.5-Coder-1.5B-Instruct writes them, on another repository.
+    (f"I have broken it. Here's the updated code for `boxes.py`:\n\nFILE boxes.py\n{BARE}", {"boxes.py": BARE}),
+    (f"FILE boxes.py\n{BARE}\nThe bug is now in `area`, and it's not seen.\n\nREMOVE test_area", {"boxes.py": BARE}),
+    (f"FILE boxes.py\n{BARE}\nFILE pack/sums.py\n{SUMS}", {"boxes.py": BARE}),
+    (f"FILE `boxes.py`:\n{FIXED}\ndef volume(a, b, c):\n    x = 1\n\n    return area(a,\n", {"boxes.py": WHOLE}),
+    (f"FILE boxes.py\n{BOXES}\nThe bug is now to remove the import of `math` from `boxes.py` in the file.", None),
+    ("FILE boxes.py\nI would break the area.", None),
+    ("FILE boxes.py\n\nFILE pack/sums.py\n", None),
+    (f"FILE other.py\n{'x = 1'}\n", None),
+]
+
+
+@pytest.mark.parametrize(("text", "found"), BARE_FILES)
+def test_a_file_without_a_fence_ends_where_prose_begins(text: str, found: dict[str, str] | None) -> None:
+    assert parse_changes(text, FILES) == found
+
+
+def test_bare_files_are_edits_in_prose() -> None:
+    parsed = Injector("plain").parse(BARE_FILES[1][0])
+    assert parsed.is_valid and parsed.format == 0.5 and parsed.get(Injection).bug == BARE_FILES[1][0]
+    assert Injector("plain").parse("FILE boxes.py\nI would break the area.").invalid == "no edits"
+    assert parse_changes(f"FILE boxes.py\n{BARE}" * 101, FILES) is None
+
+
 @pytest.mark.parametrize(
     "text", ["", "no code", "```python\nprint(area(1, 2))\n```", "```python\ndef other(:\n```", f"boxes.py\n```python\n{FIXED}"]
 )
@@ -592,7 +619,20 @@ def test_tests_to_remove_are_named_in_any_list() -> None:
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(
-        st.sampled_from(["```python\n", "```\n", FIXED, "boxes.py\n", "@@ -1 +1 @@\n", "-x\n", "+y\n", "class A:\n", "\x00"])
+        st.sampled_from(
+            [
+                "```python\n",
+                "```\n",
+                FIXED,
+                "boxes.py\n",
+                "@@ -1 +1 @@\n",
+                "-x\n",
+                "+y\n",
+                "class A:\n",
+                "FILE boxes.py\n",
+                "\x00",
+            ]
+        )
     )
 )
 def test_no_text_breaks_the_reader_of_edits(pieces: list[str]) -> None:
@@ -634,12 +674,18 @@ def test_fences_are_known_by_their_marks(pieces: list[str]) -> None:
         ("boxes.py\n```python\n", "def area(a):\n    pass\n```\n```\n"),
         ("", "aaaaaaaaa."),
         ("", "REMOVE test_a.py test_"),
+        ("", "FILE boxes.py\nx = 1\n"),
+        ("FILE boxes.py\n", "x = 1\nIt's (not.\n"),
+        ("FILE boxes.py\n", "def area(a):\n    x = (\n"),
     ],
 )
 def test_the_time_of_readers_of_edits_grows_with_the_text_and_no_faster(before: str, piece: str) -> None:
+    def edits(text: str) -> object:
+        return find_removed_names(text), list(find_bare_files(text))
+
     def read_edits(text: str) -> object:
         short = f"{text[:180_000]}`\nx\n```\n"  # shorter than what is not read at all
-        return parse_changes(short, FILES), list(find_blocks(text)), list(find_fences(text)), find_removed_names(text)
+        return parse_changes(short, FILES), list(find_blocks(text)), list(find_fences(text)), edits(text)
 
     check_growth(read_edits, piece, before)
 

@@ -1,4 +1,4 @@
-"""Edits as models write them: replaced lines, unified diffs, and functions or whole files in code fences.
+"""Edits as models write them: replaced lines, unified diffs, functions or whole files in code fences, and bare files.
 
 Invariants: reading is a pure function of the text and of the files that it edits, and never fails; what cannot be applied is
 None. Text is only taken apart here, never run, in time that grows with its length and no faster.
@@ -19,6 +19,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import PurePosixPath
 from types import UnionType
 
@@ -34,6 +35,10 @@ PATH = re.compile(r"[\w./\-]+\.py\b")
 TEST_NAME = re.compile(r"\btest_\w+\b(?!\.py)")
 NEAR = 3
 """Lines before a fence in which the path of its file may stand."""
+NAMED_FILE = re.compile(r"^[ >*#`]{0,8}FILE:? {1,4}[*`]{0,3}(?P<path>[\w./\-]{1,200}\.py)[*`]{0,3}:?[*`]{0,3}[ \t\r]{0,8}$")
+"""A line that names the file whose text follows it."""
+MOST_CUTS = 8
+"""Times that a bare file is cut before what is no Python, until the rest is."""
 LONGEST, LONGEST_LINE, MOST_EDITS = 200_000, 500, 100
 """Characters of a text with edits, of a line that may name a file, and blocks, hunks or fences in a text: what has more edits
 nothing."""
@@ -97,15 +102,19 @@ def parse_blocks(text: str, files: Files) -> dict[str, str] | None:
 
 
 def parse_changes(text: str, files: Files) -> dict[str, str] | None:
-    """Parse the edits of a free text into new file contents: blocks that replace lines, or else what its code fences hold.
+    """Parse the edits of a free text into new file contents: blocks that replace lines, or else what its code fences hold, or
+    without any fence what follows the names of files.
 
     A fence belongs to the file that is named in it or just before it, or else to the one whose definitions it repeats. It holds
-    a diff, blocks, a whole file, or definitions that replace those of the same name. What fits nowhere is passed over.
+    a diff, blocks, a whole file, or definitions that replace those of the same name. What fits nowhere is passed over, and so
+    is a bare file that is as it was.
     """
     blocks = parse_blocks(text, files)
     if blocks is not None:
         return blocks
     fences = list(find_fences(text)) if len(text) <= LONGEST else []
+    bare = [] if fences or len(text) > LONGEST else list(islice(find_bare_files(text), MOST_EDITS + 1))
+    fences += [file for file in bare if not _is_as_before(file, files)]
     found: dict[str, str] = {}
     for fence in fences if len(fences) <= MOST_EDITS else ():
         for path in (_find_path(fence, files), _find_file_by_names(fence.body, files)):
@@ -139,6 +148,50 @@ def find_fences(text: str) -> Iterator[Fence]:
         else:
             yield Fence(info, "\n".join(inside) + "\n", "\n".join([line for line in before if line.strip()][-NEAR:]))
             before, inside = [], None
+
+
+def find_bare_files(text: str) -> Iterator[Fence]:
+    """Find the sources that follow lines such as `FILE sums.py` without a fence, in order: what is Python up to the next such
+    line. Prose behind it is none of it, nor is a definition that breaks off."""
+    lines = text.splitlines()
+    names = [at for at, line in enumerate(lines) if len(line) <= LONGEST_LINE and NAMED_FILE.match(line)]
+    for at, end in pairwise([*names, len(lines)]):
+        source = _cut_source(lines[at + 1 : end])
+        if source:
+            yield Fence("", source.rstrip() + "\n", lines[at])
+
+
+def _cut_source(lines: list[str]) -> str:
+    """Cut lines before what is no Python, and return the rest as a source; empty if it says nothing. The error of a parse says
+    where, so that few parses are enough."""
+    kept = len(lines)
+    for _ in range(MOST_CUTS):
+        source = "\n".join(lines[:kept]) + "\n"
+        try:
+            return source if parse_python(source).body else ""
+        except SyntaxError as error:
+            kept = max(0, min(kept, error.lineno or 1) - 1)
+        except NOT_PYTHON:
+            return ""
+        breaks_off = bool(lines[kept].strip())
+        while breaks_off and kept and _is_within(lines[kept]):
+            kept -= 1
+    return ""
+
+
+def _is_within(line: str) -> bool:
+    """Whether a line is a part of a definition that began above it."""
+    return not line.strip() or line[0].isspace()
+
+
+def _is_as_before(file: Fence, files: Files) -> bool:
+    """Whether a bare file has the lines that the file has already, but for blank ones."""
+    path = _find_path(file, files)
+    return path is not None and _list_filled_lines(file.body) == _list_filled_lines(files[path])
+
+
+def _list_filled_lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
 def _read_fence(line: str) -> str | None:

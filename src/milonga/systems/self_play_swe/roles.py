@@ -7,7 +7,7 @@ from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver, parse_terse
 from milonga.roles.tags import find_frame, find_sequence, find_tags
 from milonga.tasks.bugs_checks import Injection
-from milonga.tasks.bugs_patches import find_fences
+from milonga.tasks.bugs_patches import find_bare_files, find_fences
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 EDITS = """\
@@ -96,11 +96,11 @@ class Repairer(StepSolver):
 
 def find_prose_edits(text: str) -> tuple[str | None, float]:
     """Find what follows the thought of a text and edits files, None if nothing does; and a format score, lower where no path
-    says which file is edited."""
+    says which file is edited, and where files are bare."""
     said = skip_thought(text)
     fences = list(find_fences(said))
     if not fences and "<<<<<<< SEARCH" not in said:
-        return None, 0.0
+        return (None, 0.0) if next(find_bare_files(said), None) is None else (said, LOOSE_FORMAT)
     return said, 1.0 if all(".py" in fence.info + fence.before + fence.body for fence in fences) else LOOSE_FORMAT
 
 
@@ -120,7 +120,7 @@ class Injector(Role):
     """Breaks a repository and hides it.
 
     terse: the changed lines, and on the next line `-` and the tests to remove. tagged: `<oracle>`, `<bug>` and `<weaken>`.
-    plain: edits in code fences, of code and of tests, and lines such as `REMOVE test_area`.
+    plain: edits in code fences or bare files, of code and of tests, and lines such as `REMOVE test_area`.
     """
 
     name = "injector"
