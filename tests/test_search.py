@@ -299,9 +299,16 @@ def test_questions_are_read_in_prose_and_an_echo_of_the_answer_is_none() -> None
     assert role.parse_tool_call(real) == "How high is the Eiffel Tower" and role.parse(real).format == 0.5
     assert role.parse("I could ask who built it.").invalid == "no question"
     shown = "".join(part.text for part in role.render_tool_result(["one", "two"]))
-    assert shown.startswith("RESULTS:\n[1] one\n[2] two\n") and shown.endswith("in a line that begins with QUESTION:")
+    assert shown.startswith("RESULTS:\n[1] one\n[2] two\n") and shown.endswith(
+        "or it begins with QUESTION: and asks a question whose answer is the given one."
+    )
     last = "".join(part.text for part in role.render_tool_result([], is_last=True))
-    assert last.startswith("RESULTS:\nNothing was found.\n\nYou can search no more. Write a question") and "SEARCH:" not in last
+    over = "RESULTS:\nNothing was found.\n\nSearching is over. Now write the one line that begins with QUESTION: and asks"
+    assert last.startswith(over) and "SEARCH:" not in last
+    end = "".join(part.text for part in Searcher("plain").render_tool_result([], is_last=True))
+    assert end.endswith("Searching is over. Now write the one line that begins with ANSWER: and gives the answer.")
+    asked = "".join(part.text for part in role.prompt(Problem("p", "Clara Venn", "")))
+    assert asked.endswith("The given answer: Clara Venn\n\nBegin with one SEARCH: line.") and "stop after it" in asked
 
 
 def test_a_reader_of_prose_sees_numbered_passages_and_says_an_answer() -> None:

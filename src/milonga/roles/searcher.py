@@ -34,13 +34,17 @@ LABEL = re.compile(
 )
 """A line of prose that says what a turn does, plain or bold, in a list or in a tag."""
 SAID = re.compile(r"\banswer(?:\s{1,4}to\s{1,4}[^.:\n]{1,80})?\s{1,4}is\s{0,4}:?\s{1,4}(?P<body>[^\n]{1,200})", re.IGNORECASE)
+SEARCHING = "still searching"
+"""Why a message that searches cannot be read as the end of a conversation."""
 # Small models copy examples that have words of their own, so that all forms are in brackets.
 PLAIN_SEARCH = """\
-You can search a collection of documents. To search, write one line of this form and nothing after it:
+You can search a collection of documents. To search, write one line of this form and stop after it:
 
 SEARCH: [words to look for]
 
-The documents that fit best are then shown to you. You can search at most {calls} times, once in a message."""
+The next message shows you what was found, so never write it yourself. You can search at most {calls} times, with one SEARCH: \
+line in a message."""
+SEARCH_ON = "Now write one line: either it begins with SEARCH: and has other words to look for, or it"
 PLAIN_SOLVE = f"""\
 Answer the question below. {PLAIN_SEARCH} When you know the answer, write one line of this form, with nothing but the answer \
 itself in as few words as can be:
@@ -49,7 +53,8 @@ ANSWER: [the answer]
 
 Question: """
 PLAIN_PROPOSE = f"""\
-You are given an answer, and look for a question to which it is the only answer. {PLAIN_SEARCH} Search for the given answer \
+You are given an answer, a name or a number that stands in some documents, and look for a question to which it is the only \
+answer. {PLAIN_SEARCH} Search for the given answer \
 first, and then for what the documents tell about it. At the end write the question, in one line of this form:
 
 QUESTION: [the question]
@@ -184,7 +189,7 @@ def _parse_end(text: str, dialect: Dialect, kind: str) -> tuple[str | None, floa
     found = parse_turn(text, dialect, SEARCH, kind)
     said, score = parse_prose_end(text, kind) if dialect == "plain" else (found[1], 1.0) if found else (None, 0.0)
     if found is not None and found[0] == SEARCH and (dialect != "plain" or said is None):
-        return None, 0.0, "still searching"
+        return None, 0.0, SEARCHING
     return said, score, None if said is not None else f"no {TAGS[kind]}"
 
 
@@ -195,9 +200,10 @@ def _render_passages(passages: Sequence[str], dialect: Dialect, end: str, is_las
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
     if dialect == "plain":
         shown = number_passages(passages) if passages else (Part("Nothing was found.\n"),)
-        wanted = "a question whose answer is the given one" if end == QUESTION else "the answer"
-        more = "You can search no more. Write" if is_last else "Search again in a line that begins with SEARCH:, or write"
-        return (Part(f"{RESULTS}\n"), *shown, Part(f"\n{more} {wanted} in a line that begins with {TAGS[end].upper()}:"))
+        says = "asks a question whose answer is the given one" if end == QUESTION else "gives the answer"
+        wanted = f"begins with {TAGS[end].upper()}: and {says}."
+        more = "Searching is over. Now write the one line that" if is_last else SEARCH_ON
+        return (Part(f"{RESULTS}\n"), *shown, Part(f"\n{more} {wanted}"))
     if not passages:
         return (Part("<documents>\nNothing was found.\n</documents>\n"),)
     shown = tuple(part for p in passages for part in (Part("<document>"), Part(p, foreign=True), Part("</document>\n")))
@@ -265,8 +271,8 @@ class SearchProposer(Role):
     def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
-        asked = TAGGED_PROPOSE if self.dialect == "tagged" else PLAIN_PROPOSE
-        return (Part(asked.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
+        asked, begin = (TAGGED_PROPOSE, "") if self.dialect == "tagged" else (PLAIN_PROPOSE, "Begin with one SEARCH: line.")
+        return (Part(asked.format(calls=self.calls)), Part(problem.text, foreign=True), Part(f"\n\n{begin}"))
 
     def adapt_to_tool(self, tool: Tool) -> Role:
         return SearchProposer(self.dialect, tool.calls)
