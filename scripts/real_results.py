@@ -20,11 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from milonga.roles.searcher import SEARCHING
 from milonga.runfolder.record import HEADLINE, Record, read_record
 from milonga.runfolder.rollouts import read_rollouts
 from milonga.systems.index import CLAIMS
 
-COLUMNS = ("id", "agent", "text", "ids", "trained_from", "finish", "invalid", "correct")
+COLUMNS = ("id", "agent", "targets", "text", "ids", "turns", "trained_from", "finish", "invalid", "correct")
 MOST = 4000
 """Most characters of a prompt, and of an output, that are kept of a transcript; the middle of a longer one is left out."""
 READABLE = 0.8
@@ -56,12 +57,12 @@ def summarise_run(runs: Path, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_metric(record: Record, recipe: str) -> dict[str, Any]:
-    """Select the metric that the run is about, with its first and last value."""
+    """Select the metric that the run is about, with its first and last value; a run that was measured once has no last."""
     wanted = [CLAIMS.get(recipe).metric] if recipe in CLAIMS else []
     for metric in [*wanted, *(f"eval/{name}" for _, name in HEADLINE)]:
         if metric in record.curves:
-            values = record.curves[metric][1]
-            return {"metric": metric.removeprefix("eval/"), "before": values[0], "after": values[-1]}
+            first, *later = record.curves[metric][1]
+            return {"metric": metric.removeprefix("eval/"), "before": first, "after": later[-1] if later else None}
     return {"metric": None, "before": None, "after": None}
 
 
@@ -74,8 +75,15 @@ def read_by_agent(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def leave_out_searches(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out messages that asked for a search and were answered: they have nothing else that could be read."""
+    answered = {target for row in rows if len(row["turns"]) > 1 for target in row["targets"]}
+    return [row for row in rows if row["invalid"] != SEARCHING or row["id"] not in answered]
+
+
 def summarise_agent(rows: Sequence[Mapping[str, Any]], record: Record) -> dict[str, Any]:
     """Summarise what one agent wrote. Which output is kept is a matter of the run's name alone."""
+    rows = leave_out_searches(rows)
     reasons = Counter(row["invalid"] for row in rows if row["invalid"])
     chosen = random.Random(f"{record.folder.parent.name}/{rows[0]['agent']}").choice(rows)
     return {
@@ -85,12 +93,18 @@ def summarise_agent(rows: Sequence[Mapping[str, Any]], record: Record) -> dict[s
         "unreadable": dict(reasons.most_common(3)),
         "transcript": {
             "id": chosen["id"],
-            "prompt": shorten(decode(chosen["ids"][: chosen["trained_from"]], record.config.policies["generator"].model)),
+            "prompt": shorten(decode(select_prompt(chosen), record.config.policies["generator"].model)),
             "output": shorten(chosen["text"]),
             "invalid": chosen["invalid"],
             "correct": chosen["correct"],
         },
     }
+
+
+def select_prompt(row: Mapping[str, Any]) -> Sequence[int]:
+    """Select what stands before an output: the whole conversation, or, for one that was given, what is not trained on."""
+    ids: Sequence[int] = row["ids"]
+    return ids[: row["turns"][-1][0] if row["turns"] else row["trained_from"]]
 
 
 def decode(ids: Sequence[int], model: str) -> str:
