@@ -255,8 +255,11 @@ def test_room_to_learn_is_what_weights_gradients_and_moments_leave(monkeypatch: 
     needed = 12 + 2 * sum(p.numel() for p in model.parameters()) + 50 * each / 0.8
     monkeypatch.setattr(memory, "measure_free_memory", lambda device: (needed + 1, 10 * needed))
     assert memory.has_room_to_learn(policy, 50) and not memory.has_room_to_learn(policy, 51)
+    assert memory.count_working_bytes(policy) == 2 * sum(p.numel() for p in model.parameters())
     policy.section.recompute = True
     assert memory.has_room_to_learn(policy, 10_000), "activations are then not kept"
+    policy.section.offload = True
+    assert memory.count_working_bytes(policy) == memory.count_pending_bytes([policy]) == 0, "caches are given up before"
 
 
 def test_weights_are_counted_before_they_are_moved() -> None:

@@ -73,8 +73,8 @@ def count_pending_bytes(policies: Iterable[Policy]) -> int:
 
 
 def count_working_bytes(policy: Policy) -> int:
-    """Bytes of the weights that a policy computes with while it learns: a copy, unless that is in float32 too."""
-    if policy.compute_dtype == torch.float32:
+    """Bytes of the weights that a policy computes with while it learns beside caches: a copy, unless that is in float32 too."""
+    if policy.compute_dtype == torch.float32 or policy.section.offload:
         return 0
     count: int = sum(p.numel() for p in policy.causal.parameters())
     return policy.compute_dtype.itemsize * count
