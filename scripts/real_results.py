@@ -25,7 +25,7 @@ from milonga.runfolder.record import HEADLINE, Record, read_record
 from milonga.runfolder.rollouts import read_rollouts
 from milonga.systems.index import CLAIMS
 
-COLUMNS = ("id", "agent", "targets", "text", "ids", "turns", "trained_from", "finish", "invalid", "correct")
+COLUMNS = ("id", "agent", "targets", "text", "ids", "turns", "logprobs", "finish", "invalid", "correct")
 MOST = 4000
 """Most characters of a prompt, and of an output, that are kept of a transcript; the middle of a longer one is left out."""
 READABLE = 0.8
@@ -67,11 +67,13 @@ def select_metric(record: Record, recipe: str) -> dict[str, Any]:
 
 
 def read_by_agent(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read the outputs of all saved turns, agent by agent."""
+    """Read the outputs of all saved turns, agent by agent. What was given, such as a demonstration, is no output: it
+    has no turn, or no log-probabilities."""
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((folder / "rollouts").glob("turn-*.parquet")):
         for row in read_rollouts(file, COLUMNS):
-            found.setdefault(row["agent"], []).append(row)
+            if row["turns"] and (row["logprobs"] is None or any(row["logprobs"])):
+                found.setdefault(row["agent"], []).append(row)
     return found
 
 
@@ -93,18 +95,12 @@ def summarise_agent(rows: Sequence[Mapping[str, Any]], record: Record) -> dict[s
         "unreadable": dict(reasons.most_common(3)),
         "transcript": {
             "id": chosen["id"],
-            "prompt": shorten(decode(select_prompt(chosen), record.config.policies["generator"].model)),
+            "prompt": shorten(decode(chosen["ids"][: chosen["turns"][-1][0]], record.config.policies["generator"].model)),
             "output": shorten(chosen["text"]),
             "invalid": chosen["invalid"],
             "correct": chosen["correct"],
         },
     }
-
-
-def select_prompt(row: Mapping[str, Any]) -> Sequence[int]:
-    """Select what stands before an output: the whole conversation, or, for one that was given, what is not trained on."""
-    ids: Sequence[int] = row["ids"]
-    return ids[: row["turns"][-1][0] if row["turns"] else row["trained_from"]]
 
 
 def decode(ids: Sequence[int], model: str) -> str:
