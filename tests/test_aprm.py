@@ -294,6 +294,16 @@ def test_the_corruptor_sees_the_steps_so_far_and_no_further(dialect: Dialect) ->
     assert "QUESTION" in seen and "FIRST" in seen and "SECOND" in seen and "THIRD" not in seen and "ANSWER" not in seen
 
 
+def test_in_prose_a_rewrite_is_about_as_long_as_its_step() -> None:
+    """Qwen2.5-Coder-1.5B-Instruct went on to solve the whole problem in 9 of 24 rewrites."""
+    corruptor = Corruptor("plain")
+    step = "Therefore, each friend received 16 marbles."
+    piece = Rollout.from_text("s", "generator", Problem("p", "How many?", "16"), step, StepSolver("plain").parse(step))
+    assert corruptor.parse("Therefore, each friend received 18 marbles.", piece).is_valid
+    assert corruptor.parse("x" * (200 + 2 * len(step)), piece).is_valid
+    assert corruptor.parse("x" * (201 + 2 * len(step)), piece).invalid == "not one step"
+
+
 # -- At the context ----------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ PLAIN_TASK = """
 
 Rewrite this one step so that it holds a mistake that a careful reader could overlook: a wrong number, a wrong operation, a \
 condition that is forgotten, or a conclusion that does not follow. Go on from the mistake as if it were right, and keep the \
-length and the style of the step. Say nothing about the mistake and explain nothing: reply with the rewritten step alone."""
+length and the style of the step. Say nothing about the mistake, write no other step, and reply with the rewritten one alone."""
 CORRUPTOR_PROMPT = """\
 You are given a problem, the work on it so far, and its next step, which is right. Rewrite this one step so that it is wrong \
 but looks right to someone who checks the work. Keep its form. Write only the rewritten step, inside <step> and </step>.
@@ -31,9 +31,9 @@ Problem:
 class Corruptor(Role):
     """Rewrites one right step into a wrong one.
 
-    plain: one paragraph; what is said around it is passed over. terse: one line. tagged: one `<step>…</step>`. It is asked
-    about a slice of one step; the value of its reading is a solution of one step. Its teacher knows all families of mistakes
-    of a task but those in `leave_out`.
+    plain: about as long as the step; what is said around it is passed over. terse: one line. tagged: one `<step>…</step>`. It
+    is asked about a slice of one step; the value of its reading is a solution of one step. Its teacher knows all families of
+    mistakes of a task but those in `leave_out`.
     """
 
     name = "corruptor"
@@ -64,7 +64,8 @@ class Corruptor(Role):
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         step = {"terse": parse_terse, "tagged": parse_tagged, "plain": strip_reply}[self.dialect](text)
-        if step is None:
+        most = 200 + 2 * len(target.text) if self.dialect == "plain" and target is not None else len(text)
+        if step is None or len(step) > most:
             return Parsed(Solution((), (), None), 0.0, "not one step")
         return Parsed(Solution((step,), (), None), 0.5 if self.dialect == "plain" and step != text.strip() else 1.0)
 
@@ -82,8 +83,7 @@ class Corruptor(Role):
         """Corrupt a right step by a random one of the allowed families that apply to it; None if none does."""
         value, families = piece.parsed.get(Slice), self.list_allowed_families(task)
         steps, at = [*value.before, *value.steps], len(value.before)
-        order = rng.sample(families, len(families))
-        found = (task.corrupt_step(piece.problem, steps, at, name, rng) for name in order)
+        found = (task.corrupt_step(piece.problem, steps, at, name, rng) for name in rng.sample(families, len(families)))
         return next((text for text in found if text is not None), None)
 
     def list_allowed_families(self, task: Task) -> list[str]:
