@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from milonga.roles.searcher import SEARCHING
 from milonga.runfolder.record import HEADLINE, Record, read_record
 from milonga.runfolder.rollouts import read_rollouts
 from milonga.systems.index import CLAIMS
@@ -78,14 +77,14 @@ def read_by_agent(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def leave_out_searches(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Leave out messages that asked for a search and were answered: they have nothing else that could be read."""
+    """Leave out messages that asked for a search and were answered: a conversation counts by how it ends."""
     answered = {target for row in rows if len(row["turns"]) > 1 for target in row["targets"]}
-    return [row for row in rows if row["invalid"] != SEARCHING or row["id"] not in answered]
+    return [row for row in rows if row["id"] not in answered]
 
 
 def summarise_agent(rows: Sequence[Mapping[str, Any]], record: Record) -> dict[str, Any]:
     """Summarise what one agent wrote. Which output is kept is a matter of the run's name alone."""
-    rows = leave_out_searches(rows)
+    rows = leave_out_searches(rows) if record.config.task["name"] == "search" else rows
     reasons = Counter(row["invalid"] for row in rows if row["invalid"])
     chosen = random.Random(f"{record.folder.parent.name}/{rows[0]['agent']}").choice(rows)
     return {

@@ -775,3 +775,10 @@ def test_a_turn_on_a_git_folder_in_prose_moves_the_weights(real: Bugs, tmp_path:
     assert row["credit/generator/check/valid"] == row["credit/generator/check/unreadable"] == 0.5
     assert row["credit/generator/solved"] == 0.5 and row["learn/generator/grad_norm"] > 0
     assert any("what these tests were before" in text and "+    assert volume(2, 3, 4) == 24" in text for text in seen)
+
+
+def test_a_single_word_behind_a_bare_file_is_none_of_it() -> None:
+    """It would be Python, and the file would raise: a bug that nobody wrote."""
+    (file,) = find_bare_files("FILE a.py\nx = 1\n\ndef g():\n    return 5\n\nDone\n")
+    assert file.body == "x = 1\n\ndef g():\n    return 5\n"
+    assert not list(find_bare_files("FILE a.py\nDone\n"))

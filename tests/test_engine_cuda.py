@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from engine_helpers import (
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
+from milonga.engine.local.data_parallel import DataParallel
 from milonga.errors import UserError
 from milonga.types import Rollouts
 
@@ -240,6 +242,8 @@ def test_a_learner_that_finds_no_room_for_a_row_takes_the_samplers_room(
         engine.learn(train_batch(rollouts, [1.0, -1.0, 0.0]))
         assert len(closed) == (not room)
     assert asked == [max(len(rollout.ids) for rollout in rollouts)] * 2
+    engine.learn(replace(train_batch(rollouts, [1.0, -1.0, 0.0]), units=[0, 1, 0]))
+    assert asked[-1] == max(len(rollouts[0].ids) + len(rollouts[2].ids), len(rollouts[1].ids)), "a pair is never split"
 
 
 def test_room_to_learn_is_what_weights_gradients_and_moments_leave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +253,8 @@ def test_room_to_learn_is_what_weights_gradients_and_moments_leave(monkeypatch: 
     weight, config = torch.zeros(1, requires_grad=True), model.config
     policy = SimpleNamespace(
         device=torch.device("cuda"), section=SimpleNamespace(recompute=False, offload=False), causal=model,
-        compute_dtype=torch.bfloat16, parameters=[weight], optimizer=SimpleNamespace(state={}),
+        compute_dtype=torch.bfloat16, parameters=[weight], optimizer=SimpleNamespace(state={}), shell=None,
+        parallel=DataParallel(),
     )  # fmt: skip
     each = memory.activation_bytes_per_token(config, torch.bfloat16) + 8 * config.vocab_size
     needed = 12 + 2 * sum(p.numel() for p in model.parameters()) + 50 * each / 0.8
@@ -260,6 +265,7 @@ def test_room_to_learn_is_what_weights_gradients_and_moments_leave(monkeypatch: 
     assert memory.has_room_to_learn(policy, 10_000), "activations are then not kept"
     policy.section.offload = True
     assert memory.count_working_bytes(policy) == memory.count_pending_bytes([policy]) == 0, "caches are given up before"
+    assert memory.count_step_bytes(policy) == 4, "a gradient lies there through all passes, moments come after them"
 
 
 def test_weights_are_counted_before_they_are_moved() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers import GRAMMARS, PROPERTY
 from milonga.roles import DIALECTS
-from milonga.roles.fences import find_fenced_blocks
+from milonga.roles.fences import clean_arguments, find_fenced_blocks
 from milonga.systems.absolute_zero.roles import (
     Abducer,
     Deducer,
@@ -169,6 +169,29 @@ def test_labels_before_inputs_are_none_of_them() -> None:
     assert pairs.value == Inputs(("[1],0", "[3],1")), "an output is no input"
     for text in ("input, aaa, aaaaa\ninput, ab, abb", "input, '+' == 1\ninput, 'abc' == 3"):  # and so
         assert not prober.parse(f"```python\n{text}\n```").is_valid
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a):\n    return a + y\n\ninput = [1, 2]\ny = input[0]",
+        "def f(a):\n    def h(input): return input\n    return h(a) + input\ninput = 3",
+        "def f(a):\n    return a * k\nk = 3; input = 5",
+    ],
+    ids=["read below", "read beside a parameter", "on a line with another"],
+)
+def test_an_assignment_that_the_program_needs_stays_in_it(source: str) -> None:
+    assert split_usage(source) == (source, None)
+
+
+def test_a_list_of_inputs_that_is_gone_through_is_not_one_input() -> None:
+    assert split_usage("def f(a):\n    return a\ninputs = [1, 2]\nfor x in inputs:\n    print(f(x))")[1] is None
+
+
+def test_the_name_of_a_file_behind_a_fence_is_no_program() -> None:
+    said = "```python: main.py\ndef f(a):\n    return a\n```\n\n```input\n3\n```"
+    assert ProgramProposer("plain").parse(said).value == Program("def f(a):\n    return a", "3")
+    assert clean_arguments("input 3, 4") is None, "no label with a number"
 
 
 def test_lines_of_a_function_are_no_inputs() -> None:

@@ -178,7 +178,7 @@ def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -
     run = Run("a", 0, tmp_path / "a" / "seed-0")
     work = Sweep([], {run: 1.0}, [])
     said = work.end(run, {"error": "KeyError: 'x'", "traceback": "Traceback, line by line"})
-    assert said == work.failed[run] == f"KeyError: 'x' (see {run.folder / 'error.txt'})"
+    assert (said, work.failed[run]) == (f"KeyError: 'x' (see {run.folder / 'error.txt'})", "KeyError: 'x'")
     assert (run.folder / "error.txt").read_text() == "Traceback, line by line"
     assert work.end(run, {"error": None}) is None and not (run.folder / "error.txt").exists(), "mended, and made again"
 

@@ -86,7 +86,7 @@ class Sweep:
             return f"{answer['error']}; it is tried again with {self.shares[run]:.0%} of the memory"
         error = run.note_error(answer)
         if error is not None:
-            self.failed[run] = error
+            self.failed[run] = str(answer["error"])
         return error
 
 

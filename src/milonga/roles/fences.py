@@ -25,10 +25,14 @@ CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\((?P<inner>.*)\)", re.DOTALL)
 NAMED = re.compile(r"(^|[,(\n])[^\S\n]*[A-Za-z_]\w*\s*=(?!=)")
 """The name before an argument or a value: `n = 3`."""
 COMMENT = re.compile(r"(?<!\s)[ \t]+#[^'\"\n]*$", re.MULTILINE)
-FENCE_NAME = re.compile(r"([A-Za-z_]\w*)[.,:](?![A-Za-z_/\\])\s*")
-"""The word behind a fence with a mark behind it, as in "```output. 3"; `main.py` and `python:main.py` are names of files."""
+FENCE_NAME = re.compile(
+    r"((?:in|out)puts?)[.,:]\s*(?!\s|\S+\.[A-Za-z]\w*\s*$)|([A-Za-z_]\w*)[.,:](?:\s*$|\s*(?=(?:def|class|import|from|assert)\s|[#@'\"\[({\d-]|(?:True|False|None)\b))"
+)
+"""The word behind a fence with a mark behind it, and then what was asked for, as in "```output. 3", or Python; what follows in
+`python: main.py` is the name of a file."""
 LABELS = {
-    name: re.compile(rf"{name}s?(?:[ \t]?\d{{1,3}})?[ \t]*(?:[:,]|\.(?!\w))\s*", re.IGNORECASE) for name in ("input", "output")
+    name: re.compile(rf"{name}s?(?:[ \t]*,|(?:[ \t]?\d{{1,3}})?[ \t]*(?::|\.(?!\w)))\s*", re.IGNORECASE)
+    for name in ("input", "output")
 }
 """The label before a value, by what it is: `Input: 3`, `input, 3`, `Input 2: 3`."""
 NUMBER = re.compile(r"\s*(?:\d{1,3}[.):]|[-*•])\s+")
@@ -58,11 +62,11 @@ def find_fenced_blocks(text: str) -> list[Block]:
             marked = FENCE_NAME.match(inner)
             if inner.endswith(MARK):
                 whole = inner.removesuffix(MARK)
-                name, body = (marked[1], whole[marked.end() :]) if marked else whole.partition(" ")[::2]
+                name, body = (marked[1] or marked[2], whole[marked.end() :]) if marked else whole.partition(" ")[::2]
                 blocks.append(Block(name.lower(), heading, body) if body else Block("", heading, name))
             elif marked:  # what follows keeps the indent of its line, since the lines below have it too
                 behind = inner[marked.end() :]
-                opened, lines = marked[1].lower(), [line[: line.index(MARK)] + behind] if behind else []
+                opened, lines = (marked[1] or marked[2]).lower(), [line[: line.index(MARK)] + behind] if behind else []
             else:
                 opened, lines = next(iter(inner.lower().split()), ""), []
         elif opened is None:

@@ -53,20 +53,33 @@ SHARE_AFTER = re.compile(
     re.IGNORECASE,
 )
 """What follows "3/5" where it is a share of something, or a term of the analysis."""
-AWARDED_BEFORE = re.compile(r"\b(?:grade|score|rating) of \W{0,4}$", re.IGNORECASE)
+SENTENCE = r"(?:^|\n\W{0,8}|[.!?] )"
+AWARDED_BEFORE = re.compile(
+    rf"{SENTENCE}(?:an? |the |my )?(?:final |overall )?(?:grade|score|rating) of \W{{0,4}}$", re.IGNORECASE
+)
 AWARDED_AFTER = re.compile(
-    r"[*_`$}]{0,3} (?:is|was) (?:given|awarded|assigned|appropriate|fair|justified|deserved)\b(?! (?:to|if|when|only)\b)",
+    r"[*_`$}]{0,3} (?:is|was) (?:given|awarded|assigned|appropriate|fair|justified|deserved)\b"
+    r"(?! (?:to|if|when|only|by|for)\b)",
     re.IGNORECASE,
 )
 """What stands around "3/5" that is awarded: "a grade of 3/5 is given because"."""
 JUDGEMENT = re.compile(r"\n[\s>*#_\-•`]{0,12}(?:(?:my|your|overall|final) )?judge?ment[*_`]{0,3}:\W{0,6}$", re.IGNORECASE)
 """A line that begins with "Judgement:", up to "9/10"."""
 GETS = r"(?:gets|got|receives|received|earns|earned|scores|scored|deserves)"
-SUBJECT = r"(?:(?:the|this|your|given) ){0,2}(?:answer|response|solution|question)"
-OBTAINED = re.compile(rf"(?:^|[\n\s]){SUBJECT} (?:only )?{GETS} (?:an? )?[*_`]{{0,3}}$", re.IGNORECASE)
+SUBJECT = r"(?:the|this|your) (?:given )?(?:answer|response|solution|question)"
+OBTAINED = re.compile(
+    rf"{SENTENCE}(?:(?:hence|thus|therefore|so|overall|based on this),? )?(?:{SUBJECT}|answer) (?:only )?{GETS} (?:an? )?"
+    r"[*_`]{0,3}$",
+    re.IGNORECASE,
+)
 ANNOUNCED = re.compile(rf"\n{SUBJECT} is (?:worth )?[*_`]{{0,3}}$", re.IGNORECASE)
-"""What stands before the points that an answer gets: anywhere, or as the first words of the text."""
-POINTS_AFTER = re.compile(r"[*_`]{0,3} points?(?:[*_`]{0,3}(?:[.,;:!)]|\s*$)|\s*\n| for\b| because\b| since\b)", re.IGNORECASE)
+"""What stands before the points that an answer gets: as the first words of a sentence, or of the text."""
+POINTS_AFTER = re.compile(
+    r"[*_`]{0,3} points?(?:[*_`]{0,3}(?:[.;:!)]|,(?! (?:if|when|unless|provided|minus|plus)\b)|\s*$)|\s*\n"
+    r"| (?:for|because|since)\b(?! each\b)(?![^.\n]*\d))",
+    re.IGNORECASE,
+)
+"""What follows them, if they are all that it gets: no condition, and no further number in the sentence."""
 POINT = re.compile(r"\bpoints?\b", re.IGNORECASE)
 
 

@@ -252,15 +252,24 @@ def read_verdicts(text: str, count: int) -> Verdicts:
 ANY_ANSWER = r"(?:the|this|your)\s(?:(?:given|provided|final)\s)?answer(?:\s(?:you\s)?(?:provided|given))?"
 OPENING = re.compile(
     rf"{EDGE}{ANY_ANSWER}(?:\sto\sthe\squestion\s\"[^\"\n]{{1,600}}\")?\sis\s(?:(?:indeed|clearly|definitively|absolutely)\s)?"
-    r"[*_\"'`]{0,3}(?P<no>in)?correct[*_\"'`]{0,3}(?:[.!]|\s*\n|\sbecause\b)",
+    r"[*_\"'`]{0,3}(?P<no>in)?correct[*_\"'`]{0,3}(?:[.!]|\s*\n\s*\n|\sbecause\b)",
     re.IGNORECASE,
 )
 """A verdict on the whole that begins a text, before its reasons."""
-MENDED = re.compile(r"\bcorrect\s\w{1,20}\s(?:is|are|was|should|would)\b|\bhowever\b|\bincorrect\b|\bwrong\b", re.IGNORECASE)
+MENDED = re.compile(
+    r"\b(?:correct|right)\s\w{1,20}\s(?:is|are|was|should|would)\b|\bshould be\b"
+    r"|\b(?:however|incorrect|wrong|not?|false|but|actually|errors?|mistakes?)\b",
+    re.IGNORECASE,
+)
 """Who says so of an answer that is right takes the verdict back, or may."""
+RECONSIDERED = re.compile(r"\b(?:wait|second thought|on reflection|recomput\w*|sorry)\b", re.IGNORECASE)
 ASKED_FOR = re.compile(r"[\"'`“]final verdict\W{1,4}(?P<no>in)?correct\b", re.IGNORECASE)
 """What was asked for, in quotes: a line that has both words repeats the prompt."""
-NUMBERED_MARK = re.compile(r"[\s>*#_(\[]*\d{1,4}[*_]{0,3}[.):\]][^\n]*\bfinal verdict\b(?P<rest>[^\n]*)\n?", re.IGNORECASE)
+NUMBERED_MARK = re.compile(
+    r"[\s>*#_(\[]*\d{1,4}[*_]{0,3}[.):\]](?P<lead>[^\n]*)\bfinal verdict[*_]{0,3}(?:\sis)?\s?[:–-](?P<rest>[^\n]*)\n?",
+    re.IGNORECASE,
+)
+SUPPOSED = re.compile(r"\b(?:if|when|unless|provided|would|should|could|write|give|previous|earlier)\b", re.IGNORECASE)
 """A final verdict as the last item of a list, which would be a check of a step elsewhere."""
 
 
@@ -269,21 +278,24 @@ def read_conclusion(text: str) -> tuple[bool | None, bool]:
     line, or else in the first sentence. Return it, None if there is none or if two contradict each other, and whether it was
     marked."""
     begin, end = find_thought_end(text), len(text.rstrip().removesuffix("\\]").removesuffix("$$").rstrip())
-    finals = [section for section in _find_sections(text, begin) if section.kind == "final" and not _quotes_both(text, section)]
-    said = {verdict.right for one in finals if (verdict := _find_verdict(text, one.start, one.end)) is not None}
+    finals = [section for section in _find_sections(text, begin) if section.kind == "final"]
+    said = {verdict.right for one in finals if (verdict := _find_said(text, one.start, one.end)) is not None}
     said = said or {verdict.right for verdict in _find_numbered(text, begin)}
     if said:
         return (said.pop(), True) if len(said) == 1 else (None, False)
     last = max(begin, text.rfind("\n", 0, end) + 1)
-    verdict = None if _quotes_both(text, _Section("final", 0, last, end)) else _find_verdict(text, last, end)
+    verdict = _find_said(text, last, end)
     return (_read_opening(text, begin) if verdict is None else verdict.right), False
 
 
-def _quotes_both(text: str, section: _Section) -> bool:
-    """Whether the first line of a section only repeats what was asked for: both verdicts, in quotes."""
-    newline = text.find("\n", section.start, section.end)
-    found = ASKED_FOR.finditer(text, section.start, section.end if newline < 0 else newline)
-    return len({match["no"] is None for match in found}) == 2
+def _find_said(text: str, start: int, end: int) -> Verdict | None:
+    """Find the verdict between two places. Where the first line repeats what was asked for, both verdicts in quotes, it stands
+    before or behind these."""
+    newline = text.find("\n", start, end)
+    quotes = list(ASKED_FOR.finditer(text, start, end if newline < 0 else newline))
+    if len({match["no"] is None for match in quotes}) < 2:
+        return _find_verdict(text, start, end)
+    return _find_verdict(text, start, quotes[0].start()) or _find_verdict(text, quotes[-1].end(), end)
 
 
 def _find_numbered(text: str, begin: int) -> list[Verdict]:
@@ -292,10 +304,10 @@ def _find_numbered(text: str, begin: int) -> list[Verdict]:
     lines = list(_split_lines(text, begin))
     for at, line in enumerate(lines):
         mark = NUMBERED_MARK.match(line.text)
-        if mark is not None and not _quotes_both(text, _Section("final", 0, line.start, line.end)):
+        if mark is not None and not (SUPPOSED.search(mark["lead"]) or SUPPOSED.search(mark["rest"])):
             is_next = not mark["rest"].strip(" *_:\t\r") and at + 1 < len(lines)
             where = lines[at + 1] if is_next else line
-            found.append(_find_verdict(text, where.start if is_next else line.start + mark.start("rest"), where.end))
+            found.append(_find_said(text, where.start if is_next else line.start + mark.start("rest"), where.end))
     return [verdict for verdict in found if verdict is not None and verdict.plainness > 1]
 
 
@@ -305,7 +317,8 @@ def _read_opening(text: str, begin: int) -> bool | None:
     if opening is None:
         return None
     right, later = opening["no"] is None, _find_verdict(text, opening.end(), len(text))
-    if (later is not None and later.right != right) or (right and MENDED.search(text, opening.end())):
+    taken_back = RECONSIDERED.search(text, opening.end()) or (right and MENDED.search(text, opening.end()))
+    if taken_back or (later is not None and later.right != right):
         return None
     return right
 

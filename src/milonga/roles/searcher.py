@@ -34,8 +34,6 @@ LABEL = re.compile(
 )
 """A line of prose that says what a turn does, plain or bold, in a list or in a tag."""
 SAID = re.compile(r"\banswer(?:\s{1,4}to\s{1,4}[^.:\n]{1,80})?\s{1,4}is\s{0,4}:?\s{1,4}(?P<body>[^\n]{1,200})", re.IGNORECASE)
-SEARCHING = "still searching"
-"""Why a message that searches cannot be read as the end of a conversation."""
 # Small models copy examples that have words of their own, so that all forms are in brackets.
 PLAIN_SEARCH = """\
 You can search a collection of documents. To search, write one line of this form and stop after it:
@@ -189,7 +187,7 @@ def _parse_end(text: str, dialect: Dialect, kind: str) -> tuple[str | None, floa
     found = parse_turn(text, dialect, SEARCH, kind)
     said, score = parse_prose_end(text, kind) if dialect == "plain" else (found[1], 1.0) if found else (None, 0.0)
     if found is not None and found[0] == SEARCH and (dialect != "plain" or said is None):
-        return None, 0.0, SEARCHING
+        return None, 0.0, "still searching"
     return said, score, None if said is not None else f"no {TAGS[kind]}"
 
 

@@ -168,7 +168,7 @@ def _cut_source(lines: list[str]) -> str:
     for _ in range(MOST_CUTS):
         source = "\n".join(lines[:kept]) + "\n"
         try:
-            return source if parse_python(source).body else ""
+            return _drop_last_words(lines[:kept], parse_python(source).body)
         except SyntaxError as error:
             kept = max(0, min(kept, error.lineno or 1) - 1)
         except NOT_PYTHON:
@@ -177,6 +177,14 @@ def _cut_source(lines: list[str]) -> str:
         while breaks_off and kept and _is_within(lines[kept]):
             kept -= 1
     return ""
+
+
+def _drop_last_words(lines: list[str], body: list[ast.stmt]) -> str:
+    """Drop single words at the end of a source, which are Python too ("Done"); empty if nothing else is there."""
+    while body and isinstance(last := body[-1], ast.Expr) and isinstance(last.value, ast.Name):
+        lines = lines[: last.lineno - 1]
+        body = body[:-1]
+    return "\n".join(lines) + "\n" if body else ""
 
 
 def _is_within(line: str) -> bool:

@@ -160,17 +160,19 @@ def split_usage(source: str, entry: str = ENTRY) -> tuple[str, str | None]:
     """Split a program from the statements beside its definitions that only use its function, as models write examples of use,
     or that only name its input, as in `input = [1, 2]` below it. Return it, and the arguments of the last such call or input;
     None if there is none with positional arguments."""
-    lines: list[str | None] = list(source.split("\n"))
+    lines: list[str | None] = list(BREAK.split(source))
     given, is_defined = None, False
     statements = _parse_statements(source)
-    rows = [row.encode() for row in BREAK.split(source)] if statements else []  # once: cutting must not read all of it again
-    own = {name for name in GIVEN if any(_reads_global(node, name) for node in statements if isinstance(node, DEFINITIONS))}
+    rows = [line.encode() for line in lines if line is not None] if statements else []  # once: cutting must not read all again
+    own = {name for name in GIVEN if any(_reads_name(node, name, entry) for node in statements)}
+    shared = {one.end_lineno for one, other in pairwise(statements) if one.end_lineno == other.lineno}
     for node in statements:
         if isinstance(node, DEFINITIONS):
             is_defined |= node.name == entry
             continue
         calls = _find_calls(node, entry)
-        held = _render_given(rows, node, own) if is_defined and not calls else None
+        is_apart = shared.isdisjoint((node.lineno, node.end_lineno))
+        held = _render_given(rows, node, own) if is_defined and is_apart and not calls else None
         if calls or held is not None:
             lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
             given = (_render_call(rows, calls[-1]) if calls else held) or given
@@ -218,14 +220,19 @@ def _render_given(rows: Sequence[bytes], node: ast.stmt, own: set[str]) -> str |
     return given
 
 
-def _reads_global(node: ast.stmt, name: str) -> bool:
-    """Whether a definition reads a name that it does not set itself."""
+def _reads_name(node: ast.stmt, name: str, entry: str) -> bool:
+    """Whether a statement reads a name otherwise than to hand it to the entry. A function has its own parameters and, where
+    none is nested in it, its own variables."""
     parts = list(ast.walk(node))
-    names = [part for part in parts if isinstance(part, ast.Name) and part.id == name]
-    is_set = any(isinstance(part.ctx, ast.Store) for part in names) or any(
-        isinstance(part, ast.arg) and part.arg == name for part in parts
-    )
-    return bool(names) and not is_set
+    inner = [part for part in parts if isinstance(part, DEFINITIONS) and part is not node]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inner:
+        own = {part.arg for part in parts if isinstance(part, ast.arg)}
+        own |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        if name in own:
+            return False
+    handed = {id(part) for call in _find_calls(node, entry) for part in call.args}
+    names = (part for part in parts if isinstance(part, ast.Name) and part.id == name and id(part) not in handed)
+    return any(isinstance(part.ctx, ast.Load) for part in names)
 
 
 def remove_comments(source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,14 @@ def group_by_sampler(sections: Mapping[str, PolicySection]) -> list[list[str]]:
         if section.kind != "scalar":
             found.setdefault(("policy", name) if section.lora is None else ("base", section.model), []).append(name)
     return list(found.values())
+
+
+def _count_longest_unit(train_batch: TrainBatch) -> int:
+    """Count the tokens of the longest unit of rows: a pass never splits it."""
+    tokens: Counter[int] = Counter()
+    for row, rollout in enumerate(train_batch.rollouts):
+        tokens[train_batch.units[row] if train_batch.units else row] += len(rollout.ids)
+    return max(tokens.values(), default=0)
 
 
 class LocalEngine(Engine):
@@ -268,8 +277,7 @@ class LocalEngine(Engine):
         chosen = self.policy(train_batch.policy)
         advice = f"lower policies.{train_batch.policy}.micro_tokens, or set policies.{train_batch.policy}.recompute=true"
         advice += "" if chosen.section.offload else f" or policies.{train_batch.policy}.offload=true"
-        longest = max((len(rollout.ids) for rollout in train_batch.rollouts), default=0)
-        if chosen.section.offload or not memory.has_room_to_learn(chosen, longest):
+        if chosen.section.offload or not memory.has_room_to_learn(chosen, _count_longest_unit(train_batch)):
             self._free_samplers()
         with _explain_out_of_memory(train_batch.policy, "learning", advice):
             return learner.learn(chosen, train_batch, self.ledger)

@@ -62,19 +62,26 @@ def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 
 
 
 def count_pending_bytes(policies: Iterable[Policy]) -> int:
-    """Bytes that learning will keep beside a cache and has not yet: a gradient and two moments for each parameter that has
-    none. Before a policy with `offload` learns, caches are given up."""
+    """Bytes that learning will keep beside a cache and has not yet. Before a policy with `offload` learns, caches are given
+    up."""
+    return sum(count_step_bytes(policy) for policy in policies if not policy.section.offload)
+
+
+def count_step_bytes(policy: Policy) -> int:
+    """Bytes that an optimizer step will keep beside its passes and has not yet: a gradient and two moments for each parameter
+    that has none. Offloaded moments come when the passes are over. Of sharded weights each worker has its part."""
     total = 0
-    for policy in policies:
-        for parameter in () if policy.section.offload else policy.parameters:
-            size = parameter.numel() * parameter.element_size()
-            total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimizer.state)
+    for parameter in policy.parameters:
+        part = policy.parallel.get_local_part(parameter)
+        moments = 0 if policy.section.offload or parameter in policy.optimizer.state else 2
+        total += part.numel() * part.element_size() * ((parameter.grad is None) + moments)
     return total
 
 
 def count_working_bytes(policy: Policy) -> int:
-    """Bytes of the weights that a policy computes with while it learns beside caches: a copy, unless that is in float32 too."""
-    if policy.compute_dtype == torch.float32 or policy.section.offload:
+    """Bytes of the weights that a policy computes with while it learns beside caches: a copy, unless that is in float32 too, or
+    is gathered layer by layer from shards."""
+    if policy.compute_dtype == torch.float32 or policy.section.offload or policy.shell is not None:
         return 0
     count: int = sum(p.numel() for p in policy.causal.parameters())
     return policy.compute_dtype.itemsize * count
@@ -123,7 +130,7 @@ def pass_tokens(policy: Policy) -> int:
         return CPU_TOKENS
     free, limit = measure_free_memory(policy.device)
     config = policy.causal.config.get_text_config()
-    return fit_pass_tokens(PASS_SHARE * limit, free - count_pending_bytes([policy]), config, policy.compute_dtype)
+    return fit_pass_tokens(PASS_SHARE * limit, free - count_step_bytes(policy), config, policy.compute_dtype)
 
 
 def fit_pass_tokens(room: float, left: float, config: Any, dtype: torch.dtype) -> int:
@@ -142,11 +149,11 @@ def count_fitting_tokens(left: float, config: Any, dtype: torch.dtype) -> int:
 
 
 def has_room_to_learn(policy: Policy, longest: int) -> bool:
-    """Whether a pass over the longest row fits beside what lies on the device now. Where activations are computed again, the
-    user has seen to that."""
+    """Whether a pass over the longest unit of rows fits beside what lies on the device now. Where activations are computed
+    again, the user has seen to that."""
     if policy.device.type != "cuda" or policy.section.recompute:
         return True
-    left = measure_free_memory(policy.device)[0] - count_pending_bytes([policy]) - count_working_bytes(policy)
+    left = measure_free_memory(policy.device)[0] - count_step_bytes(policy) - count_working_bytes(policy)
     return count_fitting_tokens(left, policy.causal.config.get_text_config(), policy.compute_dtype) >= longest
 
 
