@@ -269,7 +269,8 @@ NUMBERED_MARK = re.compile(
     r"[\s>*#_(\[]*\d{1,4}[*_]{0,3}[.):\]](?P<lead>[^\n]*)\bfinal verdict[*_]{0,3}(?:\sis)?\s?[:–-](?P<rest>[^\n]*)\n?",
     re.IGNORECASE,
 )
-SUPPOSED = re.compile(r"\b(?:if|when|unless|provided|would|should|could|write|give|previous|earlier)\b", re.IGNORECASE)
+CONDITIONAL = re.compile(r"\b(?:if|when|unless|provided|would|should|could|write|give|previous|earlier)\b", re.IGNORECASE)
+"""Words of an item that only speaks of a final verdict."""
 """A final verdict as the last item of a list, which would be a check of a step elsewhere."""
 
 
@@ -304,7 +305,7 @@ def _find_numbered(text: str, begin: int) -> list[Verdict]:
     lines = list(_split_lines(text, begin))
     for at, line in enumerate(lines):
         mark = NUMBERED_MARK.match(line.text)
-        if mark is not None and not (SUPPOSED.search(mark["lead"]) or SUPPOSED.search(mark["rest"])):
+        if mark is not None and not (CONDITIONAL.search(mark["lead"]) or CONDITIONAL.search(mark["rest"])):
             is_next = not mark["rest"].strip(" *_:\t\r") and at + 1 < len(lines)
             where = lines[at + 1] if is_next else line
             found.append(_find_said(text, where.start if is_next else line.start + mark.start("rest"), where.end))
