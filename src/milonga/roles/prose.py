@@ -269,9 +269,9 @@ NUMBERED_MARK = re.compile(
     r"[\s>*#_(\[]*\d{1,4}[*_]{0,3}[.):\]](?P<lead>[^\n]*)\bfinal verdict[*_]{0,3}(?:\sis)?\s?[:–-](?P<rest>[^\n]*)\n?",
     re.IGNORECASE,
 )
+"""A final verdict as the last item of a list, which would be a check of a step elsewhere."""
 CONDITIONAL = re.compile(r"\b(?:if|when|unless|provided|would|should|could|write|give|previous|earlier)\b", re.IGNORECASE)
 """Words of an item that only speaks of a final verdict."""
-"""A final verdict as the last item of a list, which would be a check of a step elsewhere."""
 
 
 def read_conclusion(text: str) -> tuple[bool | None, bool]:
