@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,21 @@ LONG = TINY | {"turns": 10_000}
 """A run that does not end before it is stopped."""
 
 
+@pytest.fixture(autouse=True)
+def hangups_are_heard() -> Iterator[None]:
+    """Under `nohup` the tests themselves are begun with this signal ignored, and so would be what they begin."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def call(arguments: list[str], streams: Path, ignored: tuple[int, ...]) -> None:
     """What the process does: the command, with both streams in a file, or in a pipe that its reader may close."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # main does it by the environment, but here they are loaded already
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a fork server of another test may ignore one of them
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     target = os.open(streams, os.O_WRONLY | os.O_CREAT)
     os.dup2(target, 1)
     os.dup2(target, 2)
@@ -109,6 +117,7 @@ def test_a_pipe_that_nobody_reads_and_an_ignored_hangup_end_no_run(tmp_path: Pat
 
 
 def answer(order: dict[str, Any], file: Path) -> None:
+    """What a worker's process does."""
     file.write_text(json.dumps(run_order(order)))
 
 
