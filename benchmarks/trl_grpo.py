@@ -12,18 +12,27 @@ same evaluation measures both sides. What is the same as in a run of ours:
 - one optimizer step of AdamW for each batch of rollouts, its betas, clipping and warm-up;
 - the adapter: on all linear layers but the head, from the same seed, in float32 on a base in bfloat16 (which rounds its start).
 
-What is not: TRL samples with transformers' `generate`, its default (no vLLM); its old policy is the learner's own forward pass,
-ours the sampler's; it encodes question and instruction as one text, we as two, so that a token may differ where they meet;
-and the random numbers. And of a text that was cut at the limit, the last number counts there, and nothing here.
+What is not: TRL's old policy is the learner's own forward pass, ours the sampler's; it encodes question and instruction as
+one text, we as two, so that a token may differ where they meet; and the random numbers. Of a text that was cut at the limit,
+the last number counts there, and nothing here. And the sampler:
+
+- without `--vllm`, it is transformers' `generate`, TRL's default;
+- with `--vllm SHARE`, it is vLLM in the same process, with CUDA graphs and this share of the GPU's memory. For each update TRL
+  merges the adapter into the learner's weights, gives vLLM the sum and takes the adapter out again. In bfloat16 both steps
+  round: vLLM samples from a rounded adapter, and the base under the adapter does not come back exactly. By default TRL would
+  also drop sequences that are three times as likely under the learner as under vLLM
+  (`vllm_importance_sampling_correction`). That is off here: plain GRPO, as without vLLM.
 
     pip install '.[bench,lora,math]'
     python benchmarks/trl_grpo.py --model FOLDER --data problems.jsonl --out benchmarks/results/trl-0.json
+    python benchmarks/trl_grpo.py --vllm 0.15 --model FOLDER --data problems.jsonl --out benchmarks/results/trl-vllm-0.json
     python benchmarks/trl_grpo.py --tiny      # the script itself, on a CPU
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed
 
 from milonga.config import parse_settings
 from milonga.engine.local.models import resolve_model_path
@@ -55,6 +64,8 @@ LOGGED = {
     "learning rate": "learning_rate",
 }
 """What is kept of an update, and what TRL calls it."""
+PROMPT = 1536
+"""Tokens of a prompt that vLLM has room for."""
 
 
 def read_answer(task: Task, problem: Problem, text: str) -> str | None:
@@ -103,7 +114,7 @@ def make_adapted_model(args: argparse.Namespace) -> Any:
     import peft
 
     dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
-    base = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
+    base = AutoModelForCausalLM.from_pretrained(str(args.model), dtype=dtype).to(args.device)
     torch.manual_seed(0)
     lora = peft.LoraConfig(
         r=args.lora_rank, lora_alpha=args.lora_alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
@@ -120,6 +131,19 @@ def make_optimizer(args: argparse.Namespace, model: Any) -> tuple[torch.optim.Op
     return optimizer, schedule
 
 
+def make_sampler(args: argparse.Namespace) -> dict[str, Any]:
+    """Make the settings of TRL that choose its sampler; none for transformers' `generate`."""
+    if args.vllm is None:
+        return {}
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": args.vllm,
+        "vllm_max_model_length": PROMPT + args.max_tokens,
+        "vllm_importance_sampling_correction": False,
+    }
+
+
 def make_trainer(args: argparse.Namespace, task: Task, watch: Watch, scratch: Path) -> Any:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -132,6 +156,7 @@ def make_trainer(args: argparse.Namespace, task: Task, watch: Watch, scratch: Pa
         temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=0.2, scale_rewards="group", loss_type="grpo", max_grad_norm=1.0,
         bf16=args.device != "cpu", use_cpu=args.device == "cpu", gradient_checkpointing=args.recompute,
         report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,
+        **make_sampler(args),
     )  # fmt: skip
     problems = task.draw_problems("train", 0, args.updates * args.problems)
     texts = ["".join(part.text for part in SOLVER.prompt(problem)) for problem in problems]
@@ -153,6 +178,8 @@ def measure(args: argparse.Namespace, result: dict[str, Any], scratch: Path) -> 
     task = make_task({"name": args.task, "path": str(args.data), **parse_settings(args.options)})
     task.make_ready()
     trainer = make_trainer(args, task, Watch(result, args.out, args.device), scratch)
+    if args.vllm is not None:
+        set_seed(args.seed)  # vLLM shares the process, and has set its own seed: 0, whatever TRL's is
     trainer.train()
     trainer.model.save_pretrained(args.adapter)
     result["seconds"] = sum(line["seconds"] for line in result["curve"])
@@ -188,6 +215,7 @@ def parse_arguments(scratch: Path) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of TRL's sampling")
     parser.add_argument("--micro", type=int, default=32, help="rows of a micro-batch")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing, where a micro-batch does not fit")
+    parser.add_argument("--vllm", type=float, metavar="SHARE", help="sample with vLLM, in this share of the GPU's memory")
     parser.add_argument("--adapter", type=Path, help="the folder for the adapter; by default that of --out, less its ending")
     args = parse(parser, updates=2, problems=2, rollouts=2, max_tokens=8, micro=2, lora_rank=2, warmup=2)
     if not has_trl():
@@ -203,14 +231,28 @@ def parse_arguments(scratch: Path) -> argparse.Namespace:
         parser.error(f"--micro {args.micro} does not divide {args.problems} problems with {args.rollouts} rollouts")
     args.adapter = args.adapter or (args.out.with_suffix("") if args.out else scratch / "adapter")
     args.device = "cuda" if torch.cuda.is_available() and not args.tiny else "cpu"
+    args.sampler = "transformers" if args.vllm is None else "vllm"
+    if args.vllm is not None:
+        check_vllm(parser, args)
     return args
+
+
+def check_vllm(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Say what keeps vLLM from sampling here, before a model is loaded."""
+    if not 0 < args.vllm < 1:
+        parser.error(f"--vllm {args.vllm} is not a share of the memory, such as 0.15")
+    if args.device != "cuda":
+        parser.error("--vllm needs a GPU")
+    if importlib.util.find_spec("vllm") is None:
+        parser.error("vLLM is not installed: pip install vllm")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         args = parse_arguments(Path(temporary))
         result = conditions(args.device)
-        result["versions"] |= {name: version(name) for name in ("trl", "peft")}
+        used = ("trl", "peft") if args.vllm is None else ("trl", "peft", "vllm")
+        result["versions"] |= {name: version(name) for name in used}
         result["settings"] = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
         try:
             measure(args, result, Path(temporary))

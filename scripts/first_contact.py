@@ -6,8 +6,9 @@
 
 `run` takes the jobs whose names begin with one of `--only`, as many at once as `--at-once` says. At the time limit it
 interrupts what still runs; called again, it goes on with what is not finished. Each job has a log and a folder in OUT. `table`
-reads them and writes `first-contact.json` there; `keep` takes that file into the results, where it
-replaces jobs of the same name.
+reads them, and the runs that `milonga sweep docs/results/first-contact/study.toml --out OUT/sweep` left (its folder may also
+be OUT itself), and writes `first-contact.json` there; `keep` takes that file into the results, where it replaces jobs of the
+same name.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ RATE = 1e-4
 """Of adapters, on both sides; chosen on dev problems (docs/results/first-contact.md)."""
 MICRO_TOKENS = 8_192
 """Of a forward and backward pass: with 16,384, three runs of Tango on the 0.5B do not fit 140 GB side by side."""
+VLLM_SHARE = 0.3
+"""Of the GPU's memory, for vLLM under TRL."""
 TEST = 1319
 """Problems of GSM8K's test split: all of them."""
 
@@ -92,11 +95,13 @@ def make_run(name: str, recipe: str, seed: int, more: Sequence[str], out: Path) 
 
 
 def make_trl(name: str, seed: int, model: str, data: Path, out: Path) -> Job:
-    """Make the same training by TRL. A run of ours that starts from its adapter measures it: its turn 0."""
+    """Make the same training by TRL, with vLLM on the same GPU. A run of ours that starts from its adapter measures it: its
+    turn 0."""
     script = str(Path(__file__).parent.parent / "benchmarks" / "trl_grpo.py")
     options = ("--task", "gsm8k", "--data", str(data / "gsm8k"), "--updates", str(TURNS), "--lr", str(RATE), "--warmup", "5")
     folder = out / name
-    command = ("--model", model, *options, "--micro", "16", "--seed", str(seed), "--adapter", str(folder / "adapter"))
+    sampler = ("--vllm", str(VLLM_SHARE), "--micro", "16")
+    command = ("--model", model, *options, *sampler, "--seed", str(seed), "--adapter", str(folder / "adapter"))
     return Job(name, (sys.executable, script, *command, "--out", str(folder / "trl.json")), "adapter/adapter_config.json")
 
 
@@ -148,7 +153,18 @@ def read_results(out: Path) -> dict[str, Any]:
             found[folder.name] = json.loads((folder / "trl.json").read_text())
         elif (folder / "metrics.jsonl").exists():
             found[folder.name] = read_run(folder)
+    for sweep in (out, out / "sweep"):
+        if (sweep / "runs.jsonl").exists():
+            found |= dict(read_sweep(sweep))
     return found
+
+
+def read_sweep(sweep: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the finished runs of a sweep, each named as a job is: recipe, block of the study, seed."""
+    for line in (sweep / "runs.jsonl").read_text().splitlines():
+        run = json.loads(line)
+        if run["finished"]:
+            yield f"{run['recipe']}-{run['name'].partition('/')[0]}-{run['seed']}", read_run(sweep / run["name"])
 
 
 def read_run(folder: Path) -> dict[str, Any]:

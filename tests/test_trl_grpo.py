@@ -45,3 +45,10 @@ def test_the_step_at_the_end_of_the_warm_up_is_the_first_whole_one(trl_grpo: Mod
             optimizer.step()
             schedule.step()
         assert found == pytest.approx(rates)
+
+
+def test_vllm_has_room_for_a_prompt_and_its_completion(trl_grpo: ModuleType) -> None:
+    assert trl_grpo.make_sampler(Namespace(vllm=None)) == {}
+    found = trl_grpo.make_sampler(Namespace(vllm=0.15, max_tokens=512))
+    assert (found["vllm_gpu_memory_utilization"], found["vllm_max_model_length"]) == (0.15, 2048)
+    assert not found["vllm_importance_sampling_correction"]

@@ -134,7 +134,8 @@ Sampler = Annotated[
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=completion.complete_folders)]
 Seeds = Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")]
 Jobs = Annotated[
-    int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.", rich_help_panel=MODELS)
+    int | None,
+    typer.Option(help="Runs side by side: one a core; on a GPU one, in a sweep as many as fit.", rich_help_panel=MODELS),
 ]
 Trained = Annotated[
     str,

@@ -276,7 +276,7 @@ def compare(
     ),
 )
 def sweep(
-    study: Annotated[Path, typer.Argument(help="The study: a TOML file with [common] and [[runs]].")],
+    study: Annotated[Path, typer.Argument(help="The study: a TOML file, see docs/sweep.md.")],
     out: Annotated[Path, typer.Option(help="The folder of its runs.", rich_help_panel=OUTPUT)],
     with_: Annotated[
         list[str] | None,
