@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,11 +161,13 @@ def read_results(out: Path) -> dict[str, Any]:
 
 
 def read_sweep(sweep: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the finished runs of a sweep, each named as a job is: recipe, block of the study, seed."""
+    """Read the finished runs of this study in a sweep, each named as a job is: recipe, block of the study, seed."""
+    blocks = [block["name"] for block in tomllib.loads((RESULTS / "study.toml").read_text())["runs"]]
     for line in (sweep / "runs.jsonl").read_text().splitlines():
         run = json.loads(line)
-        if run["finished"]:
-            yield f"{run['recipe']}-{run['name'].partition('/')[0]}-{run['seed']}", read_run(sweep / run["name"])
+        block = run["name"].partition("/")[0]
+        if run["finished"] and block in blocks:
+            yield f"{run['recipe']}-{block}-{run['seed']}", read_run(sweep / run["name"])
 
 
 def read_run(folder: Path) -> dict[str, Any]:

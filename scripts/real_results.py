@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import statistics
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -31,10 +32,11 @@ READABLE = 0.8
 """A smaller share of readable outputs is marked in the table."""
 
 
-def gather(runs: Path) -> list[dict[str, Any]]:
-    """Summarise every run that the sweep's table lists."""
-    lines = (runs / "runs.jsonl").read_text().splitlines()
-    return [summarise_run(runs, json.loads(line)) for line in lines]
+def gather(runs: Path, study: Path | None = None) -> list[dict[str, Any]]:
+    """Summarise every run that the sweep's table lists; with a study, those of its blocks."""
+    lines = [json.loads(line) for line in (runs / "runs.jsonl").read_text().splitlines()]
+    blocks = [block["name"] for block in tomllib.loads(study.read_text())["runs"]] if study else None
+    return [summarise_run(runs, line) for line in lines if blocks is None or line["name"].partition("/")[0] in blocks]
 
 
 def summarise_run(runs: Path, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,10 +150,11 @@ def main() -> None:
     gathering = steps.add_parser("gather", help="summarise the run folders of a sweep")
     gathering.add_argument("runs", type=Path)
     gathering.add_argument("file", type=Path)
+    gathering.add_argument("--study", type=Path, help="only the runs of this study's blocks, where a folder has others too")
     steps.add_parser("table", help="print the table").add_argument("file", type=Path)
     args = parser.parse_args()
     if args.step == "gather":
-        args.file.write_text(json.dumps(gather(args.runs), indent=1, ensure_ascii=False) + "\n")
+        args.file.write_text(json.dumps(gather(args.runs, args.study), indent=1, ensure_ascii=False) + "\n")
     print(*write_table(json.loads(args.file.read_text())), sep="\n")
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from engine_helpers import model_folder
-from milonga.comparing.study import read_study
+from milonga.comparing.study import read_studies
 from milonga.comparing.sweep import sweep
 from milonga.systems.index import RECIPES
 
@@ -50,7 +50,7 @@ def test_every_system_can_be_pointed_at_real_data(tmp_path: Path) -> None:
     make_data(tmp_path / "data")
     prepare(tmp_path / "made", tmp_path / "data")
     known = {"MODEL": model_folder(tmp_path, kind="chat"), "DATA": str(tmp_path / "data"), "MADE": str(tmp_path / "made")}
-    arms = read_study(ROOT / "docs" / "results" / "real" / "study.toml", known)
+    arms = read_studies([ROOT / "docs" / "results" / "real" / "study.toml"], known)
     assert {arm.arm.recipe for arm in arms} == set(RECIPES) - {"oracle"}
     assert all(arm.arm.plan.config.dialect == "plain" for arm in arms)
 
@@ -61,7 +61,7 @@ def test_results_have_a_row_for_each_run_and_a_transcript_for_each_agent(tmp_pat
         "[common]\nturns = 1\neval = { problems = 2, samples = 1, bench = 0 }\nbatch = { problems = 2, rollouts = 2 }\n"
         'keep = { rollouts_every = 1 }\noptions = { warmup = 1 }\n[[runs]]\nname = "here"\nrecipe = "tango"\n'
     )
-    sweep(read_study(study, {}), tmp_path / "out", {}, jobs=1, quiet=True)
+    sweep(read_studies([study], {}), tmp_path / "out", {}, jobs=1, quiet=True)
     (run,) = gather(tmp_path / "out")
     assert (run["name"], run["recipe"], run["task"], run["finished"]) == ("here/tango/seed-0", "tango", "chain", True)
     assert set(run["agents"]) == {"generator", "verifier"} and run["metric"] == "generator/accuracy" and run["seconds"] > 0
@@ -70,6 +70,9 @@ def test_results_have_a_row_for_each_run_and_a_transcript_for_each_agent(tmp_pat
             sum(agent["unreadable"].values()) / agent["outputs"], 3
         )
         assert agent["transcript"]["prompt"] and agent["transcript"]["output"]
+    assert gather(tmp_path / "out", study) == [run]
+    study.write_text('[[runs]]\nname = "elsewhere"\n')
+    assert gather(tmp_path / "out", study) == [], "a folder may hold the runs of other studies too"
     assert gather(tmp_path / "out") == [run], "chance chooses the same transcripts again"
     *_, row = write_results([run | {"agents": {"generator": {"readable": 0.5, "cut": 0.25}}, "signal": None}])
     assert row.startswith("| `tango` | chain | generator **50% (25%)** | – | generator/accuracy | ")

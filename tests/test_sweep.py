@@ -13,7 +13,7 @@ from milonga.comparing import study
 from milonga.comparing.packing import pack, unpack
 from milonga.comparing.pool import Run
 from milonga.comparing.progress import read_last_turn
-from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_study
+from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_studies
 from milonga.comparing.sweep import GIB, ROOM, Sweep, count_fitting, estimate_memory, name_run, sweep
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.tasks import make_task
@@ -48,7 +48,7 @@ def make_study(folder: Path, turns: int = 1) -> Path:
 
 
 def read(folder: Path, turns: int = 1) -> list[StudyArm]:
-    return read_study(make_study(folder, turns), {"DATA": str(folder)})
+    return read_studies([make_study(folder, turns)], {"DATA": str(folder)})
 
 
 def has_run(folder: Path, turns: int) -> Callable[[], bool]:
@@ -85,25 +85,36 @@ def test_mistakes_in_a_study_are_one_line(tmp_path: Path, change: tuple[str, str
     assert change[0] in text
     file.write_text(text.replace(*change))
     with pytest.raises(ConfigError) as error:
-        read_study(file, {"DATA": str(tmp_path)})
+        read_studies([file], {"DATA": str(tmp_path)})
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_blocks_of_one_name_keep_their_own_seeds(tmp_path: Path) -> None:
     file = make_study(tmp_path)
     file.write_text(file.read_text() + '\n[[runs]]\nname = "pair"\nrecipe = "grpo"\nseeds = [4, 5]\n')
-    runs = [run for _, run in order_runs(read_study(file, {"DATA": str(tmp_path)}), tmp_path)]
+    runs = [run for _, run in order_runs(read_studies([file], {"DATA": str(tmp_path)}), tmp_path)]
     assert [run.seed for run in runs if run.arm == "grpo"] == [4, 5] and len(runs) == 6
+
+
+def test_studies_are_made_together_each_with_what_its_own_runs_share(tmp_path: Path) -> None:
+    known = {"DATA": str(tmp_path)}
+    other = tmp_path / "other.toml"
+    other.write_text('[common]\nturns = 7\n[[runs]]\nname = "more"\nrecipe = "grpo"\n')
+    first = make_study(tmp_path)
+    arms = read_studies([first, other], known)
+    assert [(arm.block, arm.arm.plan.config.turns) for arm in arms] == [("pair", 1), ("pair", 1), ("more", 7)]
+    with pytest.raises(ConfigError, match="occurs twice; give its block another name"):
+        read_studies([first, first], known)
 
 
 def test_settings_of_the_command_override_those_of_every_run(tmp_path: Path) -> None:
     """They are a part of what a run is: a folder of other settings is another study. What a grid varies cannot be set."""
     file, known = make_study(tmp_path), {"DATA": str(tmp_path)}
-    arms = read_study(file, known, [{"batch": {"rollouts": 3}}, {"turns": 1}])
+    arms = read_studies([file], known, [{"batch": {"rollouts": 3}}, {"turns": 1}])
     assert all((arm.arm.plan.config.batch.rollouts, arm.arm.plan.config.turns) == (3, 1) for arm in arms)
     assert all(arm.asked["turns"] == 1 and arm.asked["batch"]["rollouts"] == 3 for arm in arms)
     with pytest.raises(ConfigError, match="block 1 of runs: lr varies there"):
-        read_study(file, known, [{"lr": 1e-3}])
+        read_studies([file], known, [{"lr": 1e-3}])
 
 
 def test_a_task_that_arms_share_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +122,7 @@ def test_a_task_that_arms_share_is_made_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(study, "make_task", lambda section: made.append(section) or make_task(section))
     grid = '[[runs]]\nname = "one"\nrecipe = ["grpo", "tango"]\ngrid = { lr = [1e-5, 1e-4] }\n'
     (tmp_path / "study.toml").write_text(grid + '[[runs]]\nname = "two"\nrecipe = "grpo"\nset = { task = { ops = 4 } }\n')
-    arms = study.read_study(tmp_path / "study.toml", {})
+    arms = study.read_studies([tmp_path / "study.toml"], {})
     assert len(arms) == 5 and len(made) == 2
     assert [arm.arm.plan.task is arms[0].arm.plan.task for arm in arms] == [True, True, True, True, False]
 

@@ -16,7 +16,7 @@ from milonga.interrupts import get_exit_code
 
 
 def run_sweep(
-    study: Path,
+    studies: Sequence[Path],
     *,
     out: Path,
     known: Sequence[str],
@@ -30,13 +30,13 @@ def run_sweep(
     list_only: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """Make the missing runs of a study and print what became of them. Return what `--json` prints."""
+    """Make the missing runs of one or more studies and print what became of them. Return what `--json` prints."""
     from milonga.comparing.packing import pack, unpack
-    from milonga.comparing.study import order_runs, read_study
+    from milonga.comparing.study import order_runs, read_studies
     from milonga.comparing.sweep import name_run, sweep, time_out
 
     values = parse_values(known)
-    arms = read_study(study, values, settings)
+    arms = read_studies(studies, values, settings)
     runs = [run for _, run in order_runs(arms, out)]
     if list_only:
         names = [name_run(run, out) for run in runs]

@@ -51,9 +51,21 @@ class StudyArm:
         return Run(self.arm.name, seed, out / self.block / self.arm.folder / f"seed-{seed}")
 
 
-def read_study(file: Path, known: Mapping[str, str], settings: Sequence[Mapping[str, Any]] = ()) -> list[StudyArm]:
-    """Read and check a study; `known` are the values of its placeholders on this machine, `settings` override those of every
-    run."""
+def read_studies(files: Sequence[Path], known: Mapping[str, str], settings: Sequence[Mapping[str, Any]] = ()) -> list[StudyArm]:
+    """Read and check studies whose runs are made together, in the order of the files; `known` are the values of their
+    placeholders on this machine, `settings` override those of every run."""
+    make = share_tasks()
+    arms = [arm for file in files for arm in _read_study(file, known, settings, make)]
+    places = [(arm.block, arm.arm.folder) for arm in arms]
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        named = ", ".join(f"'{file}'" for file in files)
+        raise ConfigError(f"{named}: {twice[1]} occurs twice; give its block another name")
+    return arms
+
+
+def _read_study(
+    file: Path, known: Mapping[str, str], settings: Sequence[Mapping[str, Any]], make: MakeTask
+) -> Iterator[StudyArm]:
     content = read_toml(file)
     _refuse_unknown(content, STUDY_KEYS, str(file))
     blocks = content.get("runs")
@@ -63,16 +75,8 @@ def read_study(file: Path, known: Mapping[str, str], settings: Sequence[Mapping[
     overrides: dict[str, Any] = {}
     for setting in settings:
         overrides = merge(overrides, setting)
-    make = share_tasks()
-    arms = [
-        arm
-        for number, block in enumerate(blocks, 1)
-        for arm in _read_block(file, number, block, common, known, overrides, make)
-    ]
-    places = [(arm.block, arm.arm.folder) for arm in arms]
-    if twice := next((place for place in places if places.count(place) > 1), None):
-        raise ConfigError(f"'{file}': {twice[1]} occurs twice; give its block another name")
-    return arms
+    for number, block in enumerate(blocks, 1):
+        yield from _read_block(file, number, block, common, known, overrides, make)
 
 
 def share_tasks() -> MakeTask:

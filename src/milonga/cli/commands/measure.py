@@ -276,7 +276,7 @@ def compare(
     ),
 )
 def sweep(
-    study: Annotated[Path, typer.Argument(help="The study: a TOML file, see docs/sweep.md.")],
+    studies: Annotated[list[Path], typer.Argument(help="The study: a TOML file, see docs/sweep.md; or several, in order.")],
     out: Annotated[Path, typer.Option(help="The folder of its runs.", rich_help_panel=OUTPUT)],
     with_: Annotated[
         list[str] | None,
@@ -298,7 +298,7 @@ def sweep(
     from milonga.cli.sweep import run_sweep
 
     done = run_sweep(
-        study,
+        studies,
         out=out,
         known=with_ or [],
         settings=parse_set_options(set_),
