@@ -159,6 +159,20 @@ def test_stopped_at_the_limit_and_gone_on_with_elsewhere_it_ends_in_the_same_byt
         assert (moved / name / file).read_bytes() == (tmp_path / "whole" / name / file).read_bytes()
 
 
+def test_the_table_has_what_is_finished_while_others_still_run(tmp_path: Path) -> None:
+    """A machine may go away at any time, without a last word."""
+    out, seen = tmp_path / "out", []
+
+    def look() -> bool:
+        seen.append((out / "runs.jsonl").read_text().count('"finished": true') if (out / "runs.jsonl").exists() else 0)
+        return False
+
+    arms = read(tmp_path)
+    names = [name_run(run, out) for _, run in order_runs(arms, out)][:2]
+    sweep(arms, out, {"DATA": str(tmp_path)}, is_over=look, jobs=1, only=names, quiet=True)
+    assert set(seen) == {0, 1}
+
+
 def test_a_file_that_was_not_packed_says_so(tmp_path: Path) -> None:
     (tmp_path / "broken.tgz").write_bytes(b"no archive")
     with pytest.raises(UserError, match="cannot be unpacked"):
@@ -208,6 +222,7 @@ def test_the_command_lists_runs_writes_a_table_and_packs(tmp_path: Path, milonga
     call = ["sweep", str(file), "--out", str(out), "--with", f"DATA={tmp_path}"]
     listed = milonga(*call, "--list", "--json").json
     assert listed["runs"][0] == "pair/grpo,-lr=1e-05/seed-3" and len(listed["runs"]) == 4
+    assert milonga(*call, "--list", "--only", listed["runs"][0], "--json").json["runs"] == listed["runs"][:1]
     done = milonga(*call, "--only", listed["runs"][0], "--pack", str(tmp_path / "done.tgz"), "--json").json
     assert done["finished"] == 1 and done["packed"]["runs"] == 1
     (row,) = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]

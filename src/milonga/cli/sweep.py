@@ -39,8 +39,9 @@ def run_sweep(
     arms = read_studies(studies, values, settings)
     runs = [run for _, run in order_runs(arms, out)]
     if list_only:
-        names = [name_run(run, out) for run in runs]
-        for name, run in zip(names, runs, strict=True):
+        listed = [run for run in runs if not only or name_run(run, out).startswith(tuple(only))]
+        names = [name_run(run, out) for run in listed]
+        for name, run in zip(names, listed, strict=True):
             console.print(f"{name}{'  finished' if run.finished else ''}", highlight=False, markup=False)
         return {"runs": names}
     if unpack_from is not None:

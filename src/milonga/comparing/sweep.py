@@ -116,7 +116,7 @@ def sweep(
         work = Sweep(chosen, {run: share for _, run in chosen}, waiting)
         try:
             if waiting:
-                _run_until(work, on_cpu, is_over, count, quiet)
+                _run_until(work, on_cpu, is_over, count, quiet, lambda: write_table(out, arms))
         finally:
             write_table(out, arms)
     return {
@@ -138,8 +138,11 @@ def time_out(minutes: float) -> Callable[[], bool]:
     return lambda: time.monotonic() >= until
 
 
-def _run_until(work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int, quiet: bool) -> None:
-    """Start runs while there is room, and end them cleanly when the time is over, or when a signal asks to stop."""
+def _run_until(
+    work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int, quiet: bool, keep: Callable[[], None]
+) -> None:
+    """Start runs while there is room, and end them cleanly when the time is over, or when a signal asks to stop. `keep` is
+    called after every run, so that a machine that goes away leaves a table of what it finished."""
     turns = {arm.arm.name: arm.arm.turns for arm, _ in work.runs}
     done = sum(run.finished for _, run in work.runs)
     with (
@@ -156,6 +159,7 @@ def _run_until(work: Sweep, on_cpu: bool, is_over: Callable[[], bool], jobs: int
             for run, answer in pool.wait(TICK):
                 error = work.end(run, answer)
                 progress.end(run, error, stopped=run in work.stopped or run in work.waiting)
+                keep()
             progress.tick()
         stop.raise_if_asked()
 
