@@ -131,6 +131,11 @@ class Verification:
     """Estimated probability that the solution is right, from 0 to 1; None if it gives verdicts alone."""
     step_scores: tuple[float, ...] | None = None
     """The same for each step."""
+    soft: float | None = None
+    """How sure written verdicts are, where there is no score: the probability that the solution is right, from those of the
+    sampled verdicts. For measuring: nothing is ranked by it."""
+    soft_steps: tuple[float, ...] | None = None
+    """The same for each step."""
 
     @property
     def rank(self) -> float:

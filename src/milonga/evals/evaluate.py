@@ -22,8 +22,10 @@ from milonga.evals.metrics import (
     order_accuracy,
     pass_at_k,
     process_f1,
+    step_rates,
     trivial_f1,
 )
+from milonga.evals.verdicts import choice_metrics, collect_step_truth, soft_metrics
 from milonga.roles import Role, StepSolver
 from milonga.types import Parsed, Rollout, Rollouts, Solution, Verification
 
@@ -101,7 +103,7 @@ class Evaluator:
             checks = ctx.judge(self.judging, solutions)
             out |= add_prefix("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
-            out |= add_prefix("verifier", ranking_metrics(solutions, checks))
+            out |= add_prefix("verifier", ranking_metrics(solutions, checks) | choice_metrics(solutions, checks))
             out |= add_prefix("verifier", self._bench_metrics(ctx))
         return out
 
@@ -122,6 +124,7 @@ def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, 
         if judge is not None:
             out |= gap_metrics(nothing, nothing)
             out |= add_prefix("verifier", judge_metrics(nothing) | ranking_metrics(nothing, nothing))
+            out |= add_prefix("verifier", choice_metrics(nothing, nothing))
             out |= add_prefix("verifier", bench_metrics(nothing, nothing) if bench else {"f1": None})
     return {f"eval/{name}" for name in out}
 
@@ -197,7 +200,8 @@ def score_vote(group: Sequence[tuple[float, Rollout]]) -> float:
 
 
 def judge_metrics(checks: Rollouts) -> Metrics:
-    """Compute the verifier's accuracy on right and on wrong solutions, on exact steps, and its self-contradictions."""
+    """Compute the verifier's accuracy on right and on wrong solutions, on exact steps, how sure it is, and its
+    self-contradictions."""
     readable = [(c.verification, c.target) for c in checks]
     final = [(v.final, bool(s.correct)) for v, s in readable if not np.isnan(s.correct)]
     on_right = mean([f is True for f, right in final if right])
@@ -214,11 +218,14 @@ def judge_metrics(checks: Rollouts) -> Metrics:
         "accuracy_on_wrong": on_wrong,
         "balanced_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
         "positive_rate": mean([f is True for f, _ in final]),
+        "share_right": mean([right for _, right in final]),
+        "judged_right": float(sum(right for _, right in final)),
+        "judged_wrong": float(sum(not right for _, right in final)),
         "unparsed_rate": mean([f is None for f, _ in final]),
         "contradiction_rate": mean([v.final != all(v.steps or ()) for v in both]),
         "step_accuracy": mean([said == true for said, true in step_pairs]),
         "step_positive_rate": mean([said for said, _ in step_pairs]),
-    } | output_metrics(checks)
+    } | step_rates(collect_step_truth(checks)) | soft_metrics(checks) | output_metrics(checks)
 
 
 def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
@@ -308,6 +315,7 @@ def bench_metrics(greedy: Rollouts, sampled: Rollouts) -> Metrics:
     votes = [majority_vote([find_first_wrong(c.verification.steps) for c in group]) for group in groups]
     out["vote_f1"] = process_f1(votes, [_first_error_label(g[0]) for g in groups])["f1"]
     out["last_is_lowest"] = _last_lowest_rate(sampled)
+    out |= {f"bench_{key}": value for key, value in step_rates(collect_step_truth(sampled)).items()}
     out["bench_invalid_rate"] = mean([not t.parsed.is_valid for t in sampled])
     out["bench_truncated_rate"] = mean([t.finish == "length" for t in sampled])
     return out

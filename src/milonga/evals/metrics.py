@@ -11,6 +11,8 @@ import numpy as np
 from milonga.types import Floats
 
 Interval = tuple[float | None, float | None]
+Steps = tuple[Sequence[bool], Sequence[bool]]
+"""What was said of the steps of a solution, perhaps of the first ones alone, and what is true of them."""
 ROUNDS = 1000
 """Draws of a bootstrap."""
 
@@ -34,11 +36,13 @@ def order_accuracy(scores: Sequence[float], right: Sequence[float]) -> float | N
     None where there is no such pair.
     """
     above = np.array([s for s, r in zip(scores, right, strict=True) if r == 1.0])
-    below = np.array([s for s, r in zip(scores, right, strict=True) if r == 0.0])
+    below = np.sort([s for s, r in zip(scores, right, strict=True) if r == 0.0])
     if not len(above) or not len(below):
         return None
-    difference = above[:, None] - below[None, :]
-    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+    known = above[~np.isnan(above)]  # one that is not known wins nothing; np.sort puts those of the other class last
+    wins, reach = (np.searchsorted(below, known, side=side).sum() for side in ("left", "right"))
+    pairs = len(above) * len(below)
+    return float(wins / pairs + (reach - wins) / pairs / 2)
 
 
 def order_accuracy_within(groups: Sequence[str], scores: Sequence[float], right: Sequence[float]) -> float | None:
@@ -49,6 +53,24 @@ def order_accuracy_within(groups: Sequence[str], scores: Sequence[float], right:
             rows.setdefault(group, []).append((score, label))
     found = [order_accuracy(*zip(*row, strict=True)) for row in rows.values()]
     return mean([value for value in found if value is not None])
+
+
+def cut_at_first_error(truth: Sequence[bool]) -> Sequence[bool]:
+    """The steps up to the first wrong one: what is true of those after it is a matter of definition, or not known."""
+    return truth[: truth.index(False) + 1] if False in truth else truth
+
+
+def step_rates(judged: Sequence[Steps]) -> dict[str, float | None]:
+    """The false-alarm rate (right steps called wrong) and the detection rate (wrong steps called wrong) of step verdicts up to
+    the first error, each with the number of steps that it is of. A step that no verdict reached counts in neither."""
+    pairs = [pair for said, truth in judged for pair in zip(said, cut_at_first_error(truth), strict=False)]
+    on_right, on_wrong = [not said for said, true in pairs if true], [not said for said, true in pairs if not true]
+    return {
+        "step_false_alarm_rate": mean(on_right),
+        "step_detection_rate": mean(on_wrong),
+        "judged_right_steps": float(len(on_right)),
+        "judged_wrong_steps": float(len(on_wrong)),
+    }
 
 
 def find_first_wrong(verdicts: Sequence[bool] | None) -> int | None:
@@ -77,10 +99,12 @@ def trivial_f1(labels: Sequence[int], answers_right: Sequence[bool], counts: Seq
 
     no_knowledge: say -1 with the best probability, the modal index otherwise. answer_modal: a perfect judge of the answer that
     guesses the modal index. error_modal: a perfect judge of error or no error that does. answer_last: the last step instead.
+    all_right, first_wrong: the same to everything. These have 0, like every constant guess: one of the classes has nothing.
+    The best guess without a look is a mixture, no_knowledge.
     """
     errors = [label for label in labels if label != -1]
     if not errors or len(errors) == len(labels):
-        return {"no_knowledge": 0.0, "answer_modal": 0.0, "error_modal": 0.0, "answer_last": 0.0}
+        return dict.fromkeys(("no_knowledge", "answer_modal", "error_modal", "answer_last", "all_right", "first_wrong"), 0.0)
     modal, hits = Counter(errors).most_common(1)[0]
     hit = hits / len(errors)
 
@@ -97,6 +121,8 @@ def trivial_f1(labels: Sequence[int], answers_right: Sequence[bool], counts: Seq
         "answer_modal": judged(wrong_answer, always_modal),
         "error_modal": judged([label != -1 for label in labels], always_modal),
         "answer_last": judged(wrong_answer, [count - 1 for count in counts]),
+        "all_right": judged([False] * len(labels), always_modal),
+        "first_wrong": judged([True] * len(labels), [0] * len(labels)),
     }
 
 
@@ -155,6 +181,24 @@ def class_interval(
     sums = np.array([np.bincount(row, minlength=len(place)) for row in drawn]) @ counts.reshape(len(place), 4)
     sums = sums[(sums[:, 1] > 0) & (sums[:, 3] > 0)]
     return _percentile_interval(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
+
+
+def order_interval(
+    scores: Sequence[float], right: Sequence[bool], items: Sequence[str], rounds: int = ROUNDS, seed: int = 0
+) -> Interval:
+    """95 % percentile interval of the order accuracy, by a bootstrap over items, each drawn with all its scores. None where a
+    class is empty; draws that leave one empty are left out."""
+    if all(right) or not any(right):
+        return None, None
+    place = {name: i for i, name in enumerate(dict.fromkeys(items))}
+    said, true, at = np.asarray(scores, dtype=float), np.asarray(right, dtype=bool), np.array([place[name] for name in items])
+    won = np.sign(said[true][:, None] - said[~true][None, :]) / 2 + 0.5
+    member = at[:, None] == np.arange(len(place))  # [scores, items]
+    wins = member[true].T.astype(float) @ won @ member[~true]  # [items, items]
+    drawn = np.random.default_rng(seed).integers(0, len(place), (rounds, len(place)))
+    times = np.array([np.bincount(row, minlength=len(place)) for row in drawn]).astype(float)
+    pairs = (times @ member[true].sum(0)) * (times @ member[~true].sum(0))
+    return _percentile_interval(((times @ wins * times).sum(1)[pairs > 0]) / pairs[pairs > 0])
 
 
 def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) -> Interval:

@@ -45,6 +45,13 @@ class _Verdicts(NamedTuple):
     clean: bool
 
 
+class _Mark(NamedTuple):
+    """A verdict in a form that models are trained in: what it says, and where its word begins in the text."""
+
+    right: bool
+    at: int
+
+
 @ROLES.register("verifier")
 class StepVerifier(Role):
     """Judges each step of a solution and then the whole.
@@ -93,11 +100,14 @@ class StepVerifier(Role):
         return score_verification(found, len(target.solution.steps), target.parsed.format)
 
     def soften(self, rollout: Rollout) -> Parsed:
-        """Add soft verdicts to those in prose: each verdict with the probability that its word had. No further pass through the
-        model is needed. Other roles that judge something else than solutions have none."""
+        """Add how sure the verdicts are, from the probabilities of their words: as scores in prose, else as soft verdicts, by
+        which nothing is ranked. No further pass through the model is needed. Other roles that judge something else than
+        solutions have none."""
         value = rollout.verification
-        if self.dialect != "plain" or value.final is None or not isinstance(rollout.target.parsed.value, Solution):
+        if value.final is None or not isinstance(rollout.target.parsed.value, Solution):
             return rollout.parsed
+        if self.dialect != "plain":
+            return _add_soft_verdicts(rollout, find_marks(rollout.text, value, self.dialect))
         found = read_verdicts(rollout.text, len(rollout.target.solution.steps))
         steps = tuple(_compute_soft_verdict(rollout, found.steps[n]) for n in range(1, len(value.steps or ()) + 1)) or None
         whole = math.prod(steps or ()) if found.final is None else _compute_soft_verdict(rollout, found.final)
@@ -131,9 +141,46 @@ class StepVerifier(Role):
 def _compute_soft_verdict(rollout: Rollout, verdict: Verdict) -> float:
     """Compute how sure a verdict is, from 0 (surely wrong) to 1 (surely right), by the probability of the token in which its
     word begins. What else could have stood there need not be the other word: it counts as undecided, one half."""
-    assert rollout.chars is not None
-    chance = math.exp(rollout.logprobs[int(np.searchsorted(rollout.chars, verdict.at, side="right"))])
+    chance = _get_chance(rollout, verdict.at)
     return 0.5 + chance / 2 if verdict.right else 0.5 - chance / 2
+
+
+def find_marks(text: str, value: Verification, dialect: Dialect) -> list[_Mark]:
+    """Find the marks of these verdicts in a terse or tagged text: those of the steps, then the final one. Empty where the text
+    has others too."""
+    said = [*(value.steps or ()), value.final is True]
+    if dialect == "terse":  # a mark before the end of each line, and at the end of the text
+        places = [*(end - 2 for end in value.ends), len(text) - 1]
+        rights = [text[at] == "+" for at in places if text[at] in "+-"]
+    else:
+        boxes = list(VERDICT.finditer(text))
+        places, rights = [box.start(1) for box in boxes], [box[1].upper() == "CORRECT" for box in boxes]
+    return [_Mark(*pair) for pair in zip(rights, places, strict=True)] if rights == said else []
+
+
+def _add_soft_verdicts(rollout: Rollout, marks: Sequence[_Mark]) -> Parsed:
+    """Add soft verdicts by these marks. The final verdict mostly follows from those of the steps that were sampled before it,
+    and has no doubt of its own: that of the solution is the chance that all steps are right."""
+    if not marks:
+        return rollout.parsed
+    value = rollout.verification
+    *steps, final = [_compute_mark_probability(rollout, mark) for mark in marks]
+    return replace(
+        rollout.parsed, value=replace(value, soft=math.prod(steps) if steps else final, soft_steps=tuple(steps) or None)
+    )
+
+
+def _compute_mark_probability(rollout: Rollout, mark: _Mark) -> float:
+    """Compute the probability of "right" where a mark was sampled: where models are trained in the form, what else could have
+    stood there is the other mark."""
+    chance = _get_chance(rollout, mark.at)
+    return chance if mark.right else 1 - chance
+
+
+def _get_chance(rollout: Rollout, at: int) -> float:
+    """Return the probability that the token had in which this character of the text was sampled."""
+    assert rollout.chars is not None
+    return min(1.0, math.exp(rollout.logprobs[int(np.searchsorted(rollout.chars, at, side="right"))]))
 
 
 def _write_plain(verdicts: Sequence[bool], final: bool, notes: Sequence[str]) -> str:

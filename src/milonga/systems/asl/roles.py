@@ -41,5 +41,5 @@ class RewardModel(StepVerifier):
         return Parsed(Verification(None, verdict), 1.0 if marked else 0.5)
 
     def soften(self, rollout: Rollout) -> Parsed:
-        """The verdict is taken as it is: a reward of 0 or 1."""
-        return rollout.parsed
+        """In prose the verdict is taken as it is: a reward of 0 or 1."""
+        return rollout.parsed if self.dialect == "plain" else super().soften(rollout)

@@ -127,7 +127,7 @@ class Judge(StepVerifier):
 
     def soften(self, rollout: Rollout) -> Parsed:
         """Points are not softened: they are a score already."""
-        return rollout.parsed
+        return rollout.parsed if self.dialect == "plain" else super().soften(rollout)
 
     def write_question(self, right: bool) -> str:
         """Write the text that parses as this verdict on a question."""
