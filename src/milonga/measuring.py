@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,11 @@ from pydantic import ValidationError
 
 from milonga.charts import make_standalone
 from milonga.config import explain
-from milonga.errors import ConfigError
+from milonga.errors import ConfigError, RunFolderError
 from milonga.evals.suites import SUITES, Subject, Suite
 from milonga.pair import load_finished_run, make_run_context, plan_bare_models, restrict_to_agents
 from milonga.resolve import Plan
-from milonga.runfolder.files import write_atomically
+from milonga.runfolder.files import to_json, write_atomically
 
 Report = dict[str, Any]
 
@@ -24,15 +26,22 @@ Report = dict[str, Any]
 def run_suite(
     path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None, trust: Collection[str] = ()
 ) -> Report:
-    """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG."""
+    """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG; what a
+    suite keeps is also written into the run folder."""
     suite = make_suite(name, given)
     suite.check()
     _check_plot(plot)
+    if suite.keeps:
+        _check_writable(Path(path))
     with open_subject(path, suite.bare, suite.needs, trust) as (head, subject):
         found = suite.measure(subject)
     if plot is not None:
         write_atomically(plot, make_standalone(suite.chart(found.rows)))
-    return head | {"suite": name, "options": suite.options.model_dump(mode="json")} | found.facts | {"rows": found.rows}
+    options = suite.options.model_dump(mode="json")
+    report = head | {"suite": name, "options": options} | found.facts | {"rows": found.rows}
+    if suite.keeps:
+        write_atomically(Path(path) / f"{name}.json", to_json(report) + "\n")
+    return report
 
 
 def make_suite(name: str, given: Mapping[str, Any]) -> Suite:
@@ -60,20 +69,26 @@ def _check_plot(plot: Path | None) -> None:
         raise ConfigError(f"there is no folder '{plot.parent}' to write the chart to")
 
 
+def _check_writable(folder: Path) -> None:
+    """Check before anything is measured that the report can be kept."""
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        raise RunFolderError(f"'{folder}' cannot be written, and the report is kept there: measure a copy of the run")
+
+
 @contextmanager
 def open_subject(
     path: str | Path, bare: bool, needs: Sequence[str], trust: Collection[str] = ()
 ) -> Iterator[tuple[Report, Subject]]:
     """Open the subject of a suite, with the head of its report: a run's newest checkpoint, or if `bare` a model of no run."""
     if bare and not (Path(path) / "config.toml").exists():
-        plan, weights = plan_bare_models(str(path), str(path)), None
+        plan, weights, checkpoints = plan_bare_models(str(path), str(path)), None, None
         head: Report = {"model": str(path)}
     else:
         found = load_finished_run(Path(path), trust=trust)
-        plan, weights = found.plan, found.weights
+        plan, weights, checkpoints = found.plan, found.weights, found.list_checkpoints
         head = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
     with load_subject(plan, weights, needs, trust) as subject:
-        yield head, subject
+        yield head, replace(subject, list_checkpoints=checkpoints)
 
 
 @contextmanager

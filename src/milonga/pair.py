@@ -44,6 +44,10 @@ class Finished:
     weights: Path
     turn: int
 
+    def list_checkpoints(self) -> dict[int, Path]:
+        """List the intact checkpoints of the run, by their turns."""
+        return Checkpoints(self.weights.parent, 1).list_intact()
+
 
 def load_finished_run(path: Path, layer: Mapping[str, Any] | None = None, trust: Collection[str] = ()) -> Finished:
     """Load the plan and newest checkpoint of a run, with `layer` merged into its config.

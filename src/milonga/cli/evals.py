@@ -38,7 +38,7 @@ def _print_finding(report: Report, suite: type[Suite], console: Console) -> None
         if key not in ("options", "rows"):
             console.print(f"{escape_invisible(key)}: {_format_figure(value)}", markup=False, soft_wrap=True)
     rows = suite.select_rows(report["rows"])
-    shown = [name for name in suite.columns if any(row.get(name) is not None for row in rows)]
+    shown = [name for name in suite.select_columns(rows) if any(row.get(name) is not None for row in rows)]
     title = "in per cent" if suite.percent else None
     table = Table(title=title, title_justify="left")
     for name in shown:

@@ -134,7 +134,22 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
     console.print(table)
     for (source, policy), share in compute_reward_flow(record.rows).items():
         console.print(f"  {escape(policy)} had {share:.0%} of its credit from {escape(source)}", highlight=False)
+    _show_matrix(folder, console)
     _show_transcripts(folder, transcripts, console)
+
+
+def _show_matrix(folder: Path, console: Console) -> None:
+    """Print verifiers and generators of all checkpoints against each other, if they were measured."""
+    from milonga.runfolder.matrix import FIGURES, read_matrix
+
+    found = read_matrix(folder)
+    if found is None:
+        return
+    for figure, title in FIGURES.items():
+        table = Table(*found.list_head(), title=title, title_justify="left")
+        for row in found.list_rows(figure):
+            table.add_row(*row)
+        console.print(table)
 
 
 def _show_transcripts(folder: Path, count: int, console: Console) -> None:

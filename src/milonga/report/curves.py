@@ -65,6 +65,7 @@ PANELS = (
             "eval/generator/sound_accuracy": "every step right too",
             "eval/generator/majority": "majority of its samples",
             "eval/verifier/best_of_k": "best by the verifier",
+            "eval/verifier/choice/verifier": "best by its soft verdict",
         },
     ),
     Panel(
@@ -73,6 +74,7 @@ PANELS = (
             "eval/verifier/f1": "F1 on first errors",
             "eval/verifier/balanced_accuracy": "balanced accuracy",
             "eval/verifier/auroc": "area under ROC",
+            "eval/verifier/soft_auroc": "area under ROC, soft verdict",
             "eval/verifier/trivial/error_modal": "F1 that needs no steps",
         },
     ),

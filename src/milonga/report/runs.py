@@ -13,6 +13,7 @@ from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, 
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.words import format_duration
 from milonga.runfolder.flow import compute_reward_flow
+from milonga.runfolder.matrix import FIGURES, read_matrix
 from milonga.runfolder.record import HEADLINE, Record, to_number
 from milonga.runfolder.seals import format_turns, list_lost_turns
 from milonga.runfolder.transcripts import read_transcripts, select_transcripts
@@ -31,13 +32,27 @@ VERIFIER = (
     ("right solutions called right", "accuracy_on_right"),
     ("wrong solutions called wrong", "accuracy_on_wrong"),
     ("balanced accuracy", "balanced_accuracy"),
+    ("share called right", "positive_rate"),
+    ("share that is right", "share_right"),
     ("area under ROC", "auroc"),
-    ("calibration error", "calibration_error"),
+    ("area under ROC, soft verdict", "soft_auroc"),
+    ("calibration error, soft verdict", "soft_calibration_error"),
+    ("Brier score, soft verdict", "soft_brier"),
+    ("right steps called wrong (false alarms)", "step_false_alarm_rate"),
+    ("wrong steps called wrong (detected)", "step_detection_rate"),
+    ("the same for labelled solutions: false alarms", "bench_step_false_alarm_rate"),
+    ("the same for labelled solutions: detected", "bench_step_detection_rate"),
+    ("best of N by the soft verdict", "choice/verifier"),
+    ("any of N", "choice/mean"),
+    ("majority of N", "choice/majority"),
+    ("a right one among N (pass@N)", "choice/pass"),
+    ("calibration error of repeated verdicts", "calibration_error"),
     ("contradictions", "contradiction_rate"),
     ("unreadable", "invalid_rate"),
     ("trivial F1: knows nothing", "trivial/no_knowledge"),
     ("trivial F1: knows whether there is an error", "trivial/error_modal"),
     ("trivial F1: knows whether the answer is right", "trivial/answer_modal"),
+    ("trivial F1: always all right, or always the first step", "trivial/all_right"),
 )
 
 GROUPS = {
@@ -60,6 +75,7 @@ def build_run_chapter(record: Record) -> Chapter:
         Section("What was run", [Facts(_list_facts(record))]),
         Section("Curves", [Figures([one for one in build_run_figures(record, record.name) if one is not None])]),
         *_build_verifier_section(record),
+        *_build_matrix_section(record),
         *_build_turn_section(record),
         *_build_transcript_section(record),
         Section(
@@ -247,6 +263,15 @@ def _build_verifier_section(record: Record) -> list[Section]:
     )
     blocks: list[Block] = [Sheet("", ("verifier", "start", "end", "change"), rows)]
     return [Section("The verifier", [*blocks, Text(note)] if note else blocks)]
+
+
+def _build_matrix_section(record: Record) -> list[Section]:
+    """Build the section with verifiers and generators of all checkpoints against each other, if they were measured."""
+    found = read_matrix(record.folder)
+    if found is None:
+        return []
+    sheets = [Sheet(title, found.list_head(), found.list_rows(figure)) for figure, title in FIGURES.items()]
+    return [Section("Verifiers on generators of other turns", [Text(found.describe()), *sheets])]
 
 
 def _build_turn_section(record: Record) -> list[Section]:

@@ -116,6 +116,10 @@ class Checkpoints:
                 return path, read_state(path)
         return None
 
+    def list_intact(self) -> dict[int, Path]:
+        """List the intact checkpoints by their turns, oldest first."""
+        return {read_state(path)["place"]["turn"]: path for path in self._list_folders() if not find_damage(path)}
+
     def list_damaged(self) -> list[str]:
         """List the damaged checkpoints with what is wrong with each."""
         return [f"{path.name}: {what}" for path in self._list_folders() if (what := find_damage(path))]

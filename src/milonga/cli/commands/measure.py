@@ -110,6 +110,7 @@ def probe(
         "milonga eval runs/first --split dev --problems 256 --json",
         "milonga eval runs/tango processbench --file gsm8k.json --limit 100  # the verifier on ProcessBench",
         "milonga eval runs/tango best_of_n --samples 16 --plot best.svg",
+        "milonga eval runs/tango matrix  # verifiers of all checkpoints on generators of all checkpoints",
     ),
 )
 def eval_(
@@ -123,8 +124,10 @@ def eval_(
     suite: Annotated[
         str | None,
         typer.Argument(
-            help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.",
-            autocompletion=completion.complete_from("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
+            help="processbench, best_of_n, pass_at_k, transfer, calibration or matrix; by default none of them.",
+            autocompletion=completion.complete_from(
+                "processbench", "best_of_n", "pass_at_k", "transfer", "calibration", "matrix"
+            ),
         ),
     ] = None,
     split: Annotated[
@@ -144,6 +147,7 @@ def eval_(
         list[str] | None, typer.Option(help="transfer: another run, or a model, whose solutions to judge. May be repeated.")
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help="transfer: another task, as chain,ops=12. May be repeated.")] = None,
+    checkpoints: Annotated[int | None, typer.Option(help="matrix: how many, evenly from the start to the newest.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw what a suite found: FILE.svg.")] = None,
     trust: Trust = None,
     json: AsJson = False,
@@ -166,6 +170,7 @@ def eval_(
         tokens=tokens,
         generator=generator,
         task=task,
+        checkpoints=checkpoints,
         trust=trust,
     )
     if json:

@@ -9,7 +9,7 @@ options give the same numbers; what could not be read or judged is counted, neve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +22,13 @@ from milonga.charts import Series
 from milonga.config import EvalSection
 from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.evals.evaluate import fill_unjudged
-from milonga.evals.metrics import Interval
+from milonga.evals.evaluate import fill_unjudged, judge_metrics
+from milonga.evals.metrics import Interval, class_interval, order_interval
+from milonga.evals.verdicts import collect_soft_verdicts
 from milonga.registry import Registry
 from milonga.roles import StepSolver
 from milonga.tasks import Task
-from milonga.types import Problem, Rollout, Rollouts, Split
+from milonga.types import Floats, Problem, Rollout, Rollouts, Split
 
 Row = dict[str, Any]
 Agent = Literal["solver", "judge"]
@@ -64,6 +65,8 @@ class Subject:
     """Whether it is a model that comes from no run."""
     another: Callable[[str], AbstractContextManager[Subject]] | None = None
     """Opens the generator of another run, or another model, where a suite needs one."""
+    list_checkpoints: Callable[[], Mapping[int, Path]] | None = None
+    """Lists the intact checkpoints of the run by their turns, where a suite needs others than the newest."""
 
     def make_context(self, task: Task | None = None, split: Split = "test") -> Context:
         """Make the sampling context. All suites share a random key: with equal sample counts they see the same solutions."""
@@ -83,11 +86,15 @@ class Subject:
                 f"option '{wrong}' does not apply: this verifier writes nothing, it gives the same numbers each time"
             )
 
-    def verify_solutions(self, ctx: Context, solutions: Rollouts, checks: int = 1) -> list[list[Rollout]]:
-        """Return the verifications of each solution: `checks` samples, or one by a scorer; invalid ones if it was too long."""
+    def verify_all(self, ctx: Context, solutions: Rollouts, checks: int = 1, tag: str = "live") -> Rollouts:
+        """Verify solutions: `checks` samples each, or one by a scorer; invalid ones if a solution was too long."""
         n = checks if self.is_generative else 1
+        return fill_unjudged(ctx.judge(self.judge, solutions, n, tag=tag), solutions, n)
+
+    def verify_solutions(self, ctx: Context, solutions: Rollouts, checks: int = 1) -> list[list[Rollout]]:
+        """Return the verifications of each solution."""
         found: dict[str, list[Rollout]] = {solution.id: [] for solution in solutions}
-        for check in fill_unjudged(ctx.judge(self.judge, solutions, n), solutions, n):
+        for check in self.verify_all(ctx, solutions, checks):
             found[check.target.id].append(check)
         return list(found.values())
 
@@ -119,6 +126,8 @@ class Suite(ABC):
     Options: ClassVar[type[SuiteOptions]] = HeldOut
     columns: ClassVar[Sequence[str]]
     """The columns shown in a terminal; JSON holds all. A column with `_low` and `_high` is shown with its interval."""
+    keeps: ClassVar[bool] = False
+    """Whether the report stays in the run folder, as NAME.json, where reports and the board find it."""
     percent: ClassVar[bool] = False
     """Whether these are shown in per cent, as in the paper; JSON holds shares."""
 
@@ -129,6 +138,11 @@ class Suite(ABC):
     def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
         """Select the rows of the table that a terminal shows, which is narrow."""
         return rows
+
+    @classmethod
+    def select_columns(cls, rows: Sequence[Row]) -> Sequence[str]:
+        """Select the columns of these rows that it shows."""
+        return cls.columns
 
     def check(self) -> None:
         """Raise what is wrong with the options beyond their types, before any weights are loaded."""
@@ -181,3 +195,22 @@ def draw_held_out(subject: Subject, task: Task | None, split: Split, problems: i
     subject.require_step_solver()
     ctx = subject.make_context(task, split)
     return ctx, ctx.problems(count_held_out(ctx.task, split, problems))
+
+
+def measure_judging(checks: Rollouts) -> Row:
+    """Measure the verdicts on some solutions, with intervals over problems."""
+    found = judge_metrics(checks)
+    known = [check for check in checks if not np.isnan(check.target.correct)]
+    right, items = [check.target.correct == 1.0 for check in known], [check.problem.id for check in known]
+    hits = [check.verification.final is true for check, true in zip(known, right, strict=True)]
+    soft = collect_soft_verdicts(checks)
+    ordered = order_interval([s for s, _ in soft], [t.correct == 1.0 for _, t in soft], [t.problem.id for _, t in soft])
+    row: Row = {"solutions": len(checks.targets), "right": sum(right), "wrong": len(right) - sum(right)}
+    row |= {key: found[key] for key in ("share_right", "positive_rate", "unparsed_rate")}
+    row |= with_interval("soft_auroc", found["soft_auroc"], ordered)
+    row |= with_interval("balanced_accuracy", found["balanced_accuracy"], class_interval(hits, right, items, _mean_of_two))
+    return row | {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong")}
+
+
+def _mean_of_two(a: Floats, b: Floats) -> Floats:
+    return (a + b) / 2

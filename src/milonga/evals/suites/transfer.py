@@ -12,15 +12,8 @@ from milonga.charts import Bars, bar_chart
 from milonga.config import parse_settings
 from milonga.errors import ConfigError
 from milonga.evals.bench import make_bench
-from milonga.evals.evaluate import add_prefix, judge_metrics, ranking_metrics
-from milonga.evals.metrics import (
-    bootstrap_interval,
-    class_interval,
-    find_first_wrong,
-    mean,
-    process_f1,
-    trivial_f1,
-)
+from milonga.evals.evaluate import add_prefix, ranking_metrics
+from milonga.evals.metrics import bootstrap_interval, find_first_wrong, mean, process_f1, trivial_f1
 from milonga.evals.suites.base import (
     SUITES,
     Finding,
@@ -31,6 +24,7 @@ from milonga.evals.suites.base import (
     count_held_out,
     draw_held_out,
     ensure_list,
+    measure_judging,
     with_interval,
 )
 from milonga.tasks import Task, make_task
@@ -134,15 +128,8 @@ def parse_task_section(text: str) -> dict[str, Any]:
 def _measure_source(subject: Subject, source: Source) -> Row:
     """Measure the verifier on these solutions: verdicts, ranking and first errors, with trivial baselines."""
     ctx = subject.make_context(source.made)
-    checks = Rollouts(check for group in subject.verify_solutions(ctx, source.solutions) for check in group)
-    found = judge_metrics(checks)
-    row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)}
-    known = [c for c in checks if c.target.correct == c.target.correct]
-    hits = [c.verification.final is (c.target.correct == 1.0) for c in known]
-    right, items = [c.target.correct == 1.0 for c in known], [c.problem.id for c in known]
-    interval = class_interval(hits, right, items, lambda a, b: (a + b) / 2)
-    row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
-    row |= {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong", "positive_rate", "unparsed_rate")}
+    checks = subject.verify_all(ctx, source.solutions)
+    row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)} | measure_judging(checks)
     row["auroc"] = ranking_metrics(source.solutions, checks)["auroc"]
     return row | _first_error_metrics(checks)
 
