@@ -113,7 +113,7 @@ def test_eval_by_a_suite_prints_a_table_and_draws(milonga: Command, finished: tu
     assert [done.json[key] for key in ("recipe", "turn", "suite", "items")] == ["tango", 4, "processbench", 4]
     assert [row["subset"] for row in done.json["rows"]] == ["one"] * 3 + ["two"] * 3 + ["average"] * 3
     assert "vote of 2" in done.err and "in per cent" in done.err
-    assert done.err.count("trivial:") == 12, "four baselines below every subset, and below the average"
+    assert done.err.count("trivial:") == 18, "six baselines below every subset, and below the average"
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     shown = milonga("eval", finished[0], "pass_at_k", "--problems", "2", "--samples", "2", "--split", "dev", "--json")
     assert shown.code == 0 and shown.json["options"] == {"split": "dev", "problems": 2, "samples": 2}

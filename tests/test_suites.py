@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,15 +16,17 @@ from xml.etree import ElementTree
 import pytest
 
 from cases import TINY
+from helpers import Command
 from milonga.api import evaluate, make_engine, run
 from milonga.cli.commands.measure import eval_
 from milonga.context import RunContext
-from milonga.errors import ConfigError, DataError, UserError
+from milonga.errors import ConfigError, DataError, Notice, RunFolderError, UserError
 from milonga.evals import Evaluator, read_processbench
 from milonga.evals.metrics import harmonic_mean
 from milonga.evals.suites import SUITES, Subject, Transfer
 from milonga.evals.suites.base import count_held_out
 from milonga.evals.suites.critic import Critic
+from milonga.evals.suites.matrix import choose_checkpoints
 from milonga.evals.suites.processbench import (
     Mode,
     average_rows,
@@ -35,8 +38,11 @@ from milonga.evals.suites.processbench import (
 from milonga.evals.suites.transfer import parse_task_section
 from milonga.loop import make_evaluator
 from milonga.measuring import load_subject, make_suite, open_generator, open_subject
+from milonga.report import build_report
+from milonga.report.markdown import to_markdown
 from milonga.resolve import resolve
 from milonga.roles import StepSolver
+from milonga.runfolder.matrix import read_matrix
 from milonga.tasks import make_task
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
 
@@ -50,6 +56,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "pass_at_k": {"problems": 4, "samples": 3},
     "transfer": {"problems": 4, "samples": 2},
     "calibration": {"problems": 4, "samples": 2, "checks": 3},
+    "matrix": {"problems": 4, "samples": 4, "checkpoints": 2},
     "processbench": {"checks": 3},
 }
 
@@ -69,8 +76,9 @@ def reports(trained: Path, bench: Path, tmp_path_factory: pytest.TempPathFactory
     """Every suite on the trained pair, with its chart."""
     out = tmp_path_factory.mktemp("charts")
     files = {"processbench": {"file": [bench]}}
+    run = shutil.copytree(trained, tmp_path_factory.mktemp("runs") / "tango")  # the matrix leaves a file there
     found = {
-        name: evaluate(trained, name, plot=out / f"{name}.svg", **options, **files.get(name, {}))
+        name: evaluate(run if name == "matrix" else trained, name, plot=out / f"{name}.svg", **options, **files.get(name, {}))
         for name, options in SMALL.items()
     }
     return found | {"charts": {name: out / f"{name}.svg" for name in SMALL}}
@@ -415,3 +423,77 @@ def test_what_a_critic_writes_reads_back(index: int) -> None:
     critic = Critic("tagged")
     steps = critic.parse(critic.write(index), paragraphs("a", "b", "c")).value.steps
     assert steps is not None and (steps.index(False) if False in steps else -1) == index
+
+
+# -- Checkpoints against each other ----------------------------------------------------------------
+
+
+def test_the_matrix_has_every_pair_and_one_set_of_solutions_in_a_row(reports: dict[str, dict[str, Any]]) -> None:
+    report = reports["matrix"]
+    assert (report["turns"], report["kept"]) == ([0, 2], [0, 2])
+    assert [(row["generator"], row["verifier"]) for row in report["rows"]] == [(0, 0), (0, 2), (2, 0), (2, 2)]
+    for turn in report["turns"]:
+        first, second = rows(report, generator=turn)
+        assert all(first[key] == second[key] for key in ("solutions", "right", "wrong", "share_right"))
+        assert first["solutions"] == first["right"] + first["wrong"] == 16
+    sides = ("soft_auroc", "balanced_accuracy")
+    assert all(row[f"{name}_low"] <= row[name] <= row[f"{name}_high"] for row in report["rows"] for name in sides if row[name])
+
+
+def test_the_start_is_the_same_from_its_checkpoint_and_from_the_models(
+    trained: Path, reports: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "tango")
+    shutil.rmtree(run / "checkpoints" / "turn-000000")
+    with pytest.warns(Notice, match="weights of turns 0, 2 alone, not of 3.*keep.checkpoints"):
+        found = evaluate(run, "matrix", **SMALL["matrix"] | {"checkpoints": 3})
+    assert found["kept"] == [2]
+    assert found["rows"] == reports["matrix"]["rows"]
+
+
+def test_a_row_of_the_matrix_is_what_the_other_suites_say(trained: Path, reports: dict[str, dict[str, Any]]) -> None:
+    own = rows(evaluate(trained, "transfer", problems=4, samples=4), by="own generator", task="own")[0]
+    last = reports["matrix"]["rows"][-1]
+    assert all(last[key] == own[key] for key in ("soft_auroc", "balanced_accuracy", "positive_rate", "share_right"))
+
+
+def test_the_matrix_is_kept_and_shown(
+    milonga: Command, trained: Path, reports: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "tango")
+    assert read_matrix(run) is None and "AUROC of the soft verdict" not in milonga("show", run).out
+    done = milonga("eval", run, "matrix", "--problems", "4", "--samples", "4", "--checkpoints", "2", "--json")
+    assert json.loads(done.out) == json.loads((run / "matrix.json").read_text())
+    assert json.loads(done.out)["rows"] == reports["matrix"]["rows"]
+    found = read_matrix(run)
+    assert found is not None
+    assert [cell.soft_auroc for cell in found.rows] == [row["soft_auroc"] for row in reports["matrix"]["rows"]]
+    shown = milonga("show", run).out
+    assert "AUROC of the soft verdict" in shown and "balanced accuracy" in shown
+    page = to_markdown(build_report([run]))
+    assert "Verifiers on generators of other turns" in page and "| verifier of turn 2 |" in page
+
+
+@pytest.mark.parametrize("spoil", ["[]", '{"turns": [0]}', "pairs", "share"])
+def test_a_matrix_that_is_none_is_one_line(spoil: str, reports: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    report = reports["matrix"]
+    texts = {
+        "pairs": json.dumps(report | {"rows": report["rows"][:-1]}),
+        "share": json.dumps(report | {"rows": [report["rows"][0] | {"soft_auroc": 1.5}]}),
+    }
+    (tmp_path / "matrix.json").write_text(texts.get(spoil, spoil))
+    with pytest.raises(RunFolderError) as caught:
+        read_matrix(tmp_path)
+    assert "matrix.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_checkpoints_are_chosen_evenly_with_the_start_and_the_newest() -> None:
+    kept = {turn: Path(str(turn)) for turn in range(10, 110, 10)}
+
+    def choose(count: int) -> list[int]:
+        return [one.turn for one in choose_checkpoints(kept, count)]
+
+    assert (choose(1), choose(2), choose(3)) == ([100], [0, 100], [0, 50, 100])
+    assert choose(11) == choose(99) == list(range(0, 110, 10))
+    assert choose_checkpoints(kept, 3)[0].folder is None and choose_checkpoints({0: Path("0")}, 3)[0].folder == Path("0")
+    assert [one.turn for one in choose_checkpoints({}, 3)] == [0]

@@ -147,7 +147,7 @@ def _show_matrix(folder: Path, console: Console) -> None:
         return
     for figure, title in FIGURES.items():
         table = Table(*found.list_head(), title=title, title_justify="left")
-        for row in found.list_rows(figure):
+        for row in found.list_rows(figure, intervals=False):
             table.add_row(*row)
         console.print(table)
 

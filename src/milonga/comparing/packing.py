@@ -19,6 +19,7 @@ from milonga.errors import UserError
 from milonga.reading import DATA, UNREADABLE, open_regular
 from milonga.runfolder.checkpoints import Checkpoints
 from milonga.runfolder.files import free_bytes
+from milonga.runfolder.matrix import FILE as MATRIX
 from milonga.runfolder.signature import SIGNATURE
 
 RECORD = (
@@ -31,6 +32,7 @@ RECORD = (
     "report.json",
     "final.json",
     "pass_rates.json",
+    MATRIX,
 )
 """What is packed of a run."""
 MIB = 2**20

@@ -213,19 +213,24 @@ def judge_metrics(checks: Rollouts) -> Metrics:
         if v.steps is not None and s.grade is not None and s.grade.steps is not None and len(v.steps) <= len(s.grade.steps)
         for said, true in zip(v.steps, s.grade.steps, strict=False)  # a verifier may stop at its first wrong step
     ]
-    return {
-        "accuracy_on_right": on_right,
-        "accuracy_on_wrong": on_wrong,
-        "balanced_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
-        "positive_rate": mean([f is True for f, _ in final]),
-        "share_right": mean([right for _, right in final]),
-        "judged_right": float(sum(right for _, right in final)),
-        "judged_wrong": float(sum(not right for _, right in final)),
-        "unparsed_rate": mean([f is None for f, _ in final]),
-        "contradiction_rate": mean([v.final != all(v.steps or ()) for v in both]),
-        "step_accuracy": mean([said == true for said, true in step_pairs]),
-        "step_positive_rate": mean([said for said, _ in step_pairs]),
-    } | step_rates(collect_step_truth(checks)) | soft_metrics(checks) | output_metrics(checks)
+    return (
+        {
+            "accuracy_on_right": on_right,
+            "accuracy_on_wrong": on_wrong,
+            "balanced_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
+            "positive_rate": mean([f is True for f, _ in final]),
+            "share_right": mean([right for _, right in final]),
+            "judged_right": float(sum(right for _, right in final)),
+            "judged_wrong": float(sum(not right for _, right in final)),
+            "unparsed_rate": mean([f is None for f, _ in final]),
+            "contradiction_rate": mean([v.final != all(v.steps or ()) for v in both]),
+            "step_accuracy": mean([said == true for said, true in step_pairs]),
+            "step_positive_rate": mean([said for said, _ in step_pairs]),
+        }
+        | step_rates(collect_step_truth(checks))
+        | soft_metrics(checks)
+        | output_metrics(checks)
+    )
 
 
 def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:

@@ -3,7 +3,6 @@ keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from milonga.errors import RunFolderError
+from milonga.runfolder.checkpoints import Count, Turns
 from milonga.runfolder.record import read_shape
 from milonga.text import format_number
 
@@ -26,11 +26,11 @@ class Cell:
     """One verifier on one generator's solutions; both are named by the turn of their checkpoint. A figure that is not defined,
     such as an AUROC where all solutions are wrong, is None."""
 
-    generator: int
-    verifier: int
-    solutions: int
-    right: int
-    wrong: int
+    generator: Turns
+    verifier: Turns
+    solutions: Count
+    right: Count
+    wrong: Count
     share_right: Share
     positive_rate: Share
     unparsed_rate: Share
@@ -43,27 +43,27 @@ class Cell:
     accuracy_on_right: Share
     accuracy_on_wrong: Share
 
-    def format_figure(self, figure: Figure) -> str:
-        """Format a figure with its interval, where it has one."""
+    def format_figure(self, figure: Figure, interval: bool) -> str:
+        """Format a figure, with its interval where it has one and there is room."""
         value, low, high = (format_number(getattr(self, figure + end)) for end in ("", "_low", "_high"))
-        return value if getattr(self, f"{figure}_low") is None else f"{value} [{low}, {high}]"
+        return f"{value} [{low}, {high}]" if interval and getattr(self, f"{figure}_low") is not None else value
 
 
 @dataclass(frozen=True)
 class Matrix:
     """What `matrix.json` holds that is shown: one cell for each pair of turns, generators outer."""
 
-    turn: int
+    turn: Turns
     split: str
-    problems: int
-    samples: int
-    turns: Sequence[int]
-    rows: Sequence[Cell]
+    problems: Count
+    samples: Count
+    turns: list[Turns]
+    rows: list[Cell]
 
     def list_head(self) -> tuple[str, ...]:
         return "generator of turn", "right", *(f"verifier of turn {turn}" for turn in self.turns)
 
-    def list_rows(self, figure: Figure) -> list[tuple[str, ...]]:
+    def list_rows(self, figure: Figure, intervals: bool = True) -> list[tuple[str, ...]]:
         """List the table of one figure: a row for each generator, with its share of right solutions, and a column for each
         verifier."""
         cells = {(cell.generator, cell.verifier): cell for cell in self.rows}
@@ -71,13 +71,15 @@ class Matrix:
             (
                 str(wrote),
                 format_number(cells[wrote, self.turns[0]].share_right),
-                *(cells[wrote, judged].format_figure(figure) for judged in self.turns),
+                *(cells[wrote, judged].format_figure(figure, intervals) for judged in self.turns),
             )
             for wrote in self.turns
         ]
 
     def describe(self) -> str:
-        return f"{self.problems} {self.split} problems, {self.samples} solutions of each by every generator, at turn {self.turn}."
+        return (
+            f"{self.problems} {self.split} problems, {self.samples} solutions of each by every generator, at turn {self.turn}."
+        )
 
 
 def read_matrix(folder: Path) -> Matrix | None:

@@ -14,6 +14,9 @@ from milonga.errors import Notice
 from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw_held_out, measure_judging
 from milonga.types import Rollouts
 
+FIGURES = {"soft_auroc": "soft AUROC", "balanced_accuracy": "balanced accuracy"}
+"""What a terminal shows of each pair."""
+
 
 class MatrixOptions(HeldOut):
     checkpoints: int = Field(3, ge=1)
@@ -50,11 +53,11 @@ class Matrix(Suite):
     def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
         """Select a row for each figure and generator, with a column for each verifier."""
         out: list[Row] = []
-        for figure in ("soft_auroc", "balanced_accuracy"):
+        for figure, title in FIGURES.items():
             for wrote in dict.fromkeys(row["generator"] for row in rows):
                 own = [row for row in rows if row["generator"] == wrote]
                 cells = {f"verifier {r['verifier']}{end}": r[figure + end] for r in own for end in ("", "_low", "_high")}
-                out.append({"figure": figure, "generator": wrote, "share_right": own[0]["share_right"]} | cells)
+                out.append({"figure": title, "generator": wrote, "share_right": own[0]["share_right"]} | cells)
         return out
 
     @classmethod
@@ -95,7 +98,9 @@ class Matrix(Suite):
         bars = []
         for turn in turns:
             own = [row for row in rows if row["verifier"] == turn]
-            bars.append(Bars(f"verifier of turn {turn}", *([r[f"soft_auroc{end}"] for r in own] for end in ("", "_low", "_high"))))
+            bars.append(
+                Bars(f"verifier of turn {turn}", *([r[f"soft_auroc{end}"] for r in own] for end in ("", "_low", "_high")))
+            )
         names = [f"generator of turn {turn}" for turn in turns]
         return bar_chart("AUROC of the soft verdict", names, bars, value_range=(0, 1))
 

@@ -26,6 +26,7 @@ from milonga.evals.metrics import (
     majority_vote,
     mean,
     process_f1,
+    step_rates,
     trivial_f1,
 )
 from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, ensure_list, with_interval
@@ -40,6 +41,7 @@ AVERAGE = "average"
 LENGTHS, MINIATURE, DEV = (3, 5, 8, 12), 500, 256
 """Of the miniature: operations of each subset, and items. Solutions of the task's dev set that a threshold is tuned on."""
 TRIVIAL = ("trivial/no_knowledge", "trivial/answer_modal", "trivial/error_modal", "trivial/answer_last")
+TRIVIAL += ("trivial/all_right", "trivial/first_wrong")
 
 
 class ProcessBenchOptions(SuiteOptions):
@@ -240,6 +242,9 @@ def measure_subset(name: str, bench: Rollouts, mode: Mode) -> Row:
     row |= {"detection_f1": detection_f1(predictions, labels), "index_shift": mean([float(s) for s in shift])}
     row["hidden_errors"] = sum(label != -1 and item.correct == 1.0 for item, label in zip(bench, own, strict=True))
     row["hidden_f1"] = process_f1([p for p, _ in seen], [label for _, label in seen])["f1"]
+    row |= step_rates(
+        [(_expand_prediction(p, item), item.grade.steps or ()) for item, p in pairs if item.grade and p is not None]
+    )
     row["unparsed_rate"] = mean([p is None for p in predictions])
     row["truncated_rate"] = mean([c.finish == "length" for c in mode.checks])
     row["too_long"] = len({c.target.id for c in mode.checks if c.parsed.invalid == TOO_LONG})
@@ -247,6 +252,11 @@ def measure_subset(name: str, bench: Rollouts, mode: Mode) -> Row:
     row["tuned_here"] = mode.tuned_here
     answers, counts = [item.correct == 1.0 for item in bench], [len(item.solution.steps) for item in bench]
     return row | add_prefix("trivial", dict(trivial_f1(own, answers, counts)))
+
+
+def _expand_prediction(first_wrong: int, item: Rollout) -> list[bool]:
+    """The step verdicts that an index stands for: right before it, and nothing known after it."""
+    return [True] * len(item.solution.steps) if first_wrong == -1 else [True] * first_wrong + [False]
 
 
 def average_rows(rows: Sequence[Row], subsets: int) -> list[Row]:
