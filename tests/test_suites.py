@@ -42,9 +42,11 @@ from milonga.report import build_report
 from milonga.report.markdown import to_markdown
 from milonga.resolve import resolve
 from milonga.roles import StepSolver
+from milonga.runfolder.files import JsonLines
 from milonga.runfolder.matrix import read_matrix
 from milonga.tasks import make_task
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
+from short import SHORT
 
 RIGHT = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
 WRONG = RIGHT | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}
@@ -472,6 +474,19 @@ def test_the_matrix_is_kept_and_shown(
     assert "AUROC of the soft verdict" in shown and "balanced accuracy" in shown
     page = to_markdown(build_report([run]))
     assert "Verifiers on generators of other turns" in page and "| verifier of turn 2 |" in page
+
+
+@pytest.mark.parametrize("recipe", ["prime", "lets_verify"])
+def test_a_scorer_knows_nothing_at_its_start_and_is_measured_by_its_scores(recipe: str, tmp_path: Path) -> None:
+    """Log-ratios to itself, or a value head of zeros: one half to everything. Ties count half."""
+    run(recipe, turns=1, seed=3, out=tmp_path / "run", settings=TINY | SHORT[recipe].settings, quiet=True)
+    found = evaluate(tmp_path / "run", "matrix", problems=6, samples=4, checkpoints=2)
+    for row in rows(found, verifier=0):
+        assert row["soft_auroc"] == (0.5 if row["right"] and row["wrong"] else None)
+        assert row["positive_rate"] == 1.0 and row["unparsed_rate"] == 0.0
+    assert any(row["soft_auroc"] not in (0.5, None) for row in found["rows"] if row["verifier"])
+    last = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[-1]
+    assert last["eval/verifier/soft_brier"] is not None and last["eval/verifier/soft_judged"] > 0
 
 
 @pytest.mark.parametrize("spoil", ["[]", '{"turns": [0]}', "pairs", "share"])
