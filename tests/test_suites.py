@@ -478,12 +478,12 @@ def test_the_matrix_is_kept_and_shown(
 
 @pytest.mark.parametrize("recipe", ["prime", "lets_verify"])
 def test_a_scorer_knows_nothing_at_its_start_and_is_measured_by_its_scores(recipe: str, tmp_path: Path) -> None:
-    """Log-ratios to itself, or a value head of zeros: one half to everything. Ties count half."""
+    """Log-ratios to itself, or a value head of zeros: the same to every solution of two steps. Ties count half."""
     run(recipe, turns=1, seed=3, out=tmp_path / "run", settings=TINY | SHORT[recipe].settings, quiet=True)
     found = evaluate(tmp_path / "run", "matrix", problems=6, samples=4, checkpoints=2)
     for row in rows(found, verifier=0):
         assert row["soft_auroc"] == (0.5 if row["right"] and row["wrong"] else None)
-        assert row["positive_rate"] == 1.0 and row["unparsed_rate"] == 0.0
+        assert row["positive_rate"] in (0.0, 1.0) and row["unparsed_rate"] == 0.0
     assert any(row["soft_auroc"] not in (0.5, None) for row in found["rows"] if row["verifier"])
     last = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[-1]
     assert last["eval/verifier/soft_brier"] is not None and last["eval/verifier/soft_judged"] > 0

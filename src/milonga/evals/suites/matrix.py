@@ -67,21 +67,17 @@ class Matrix(Suite):
     def measure(self, subject: Subject) -> Finding:
         kept = {} if subject.list_checkpoints is None else subject.list_checkpoints()
         chosen = choose_checkpoints(kept, self.options.checkpoints)
-        if len(chosen) < self.options.checkpoints:
-            turns = ", ".join(str(one.turn) for one in chosen)
-            warnings.warn(
-                f"the run has the weights of turns {turns} alone, not of {self.options.checkpoints} checkpoints: "
-                "a run keeps its newest two, and more with --set keep.checkpoints=N",
-                Notice,
-                stacklevel=2,
-            )
+        turns = [one.turn for one in chosen]
+        if len(turns) < self.options.checkpoints:
+            said = f"weights of turns {', '.join(map(str, turns))} alone, not of {self.options.checkpoints} checkpoints"
+            kinds = "a run keeps its newest two, and more with --set keep.checkpoints=N"
+            warnings.warn(f"the run has the {said}: {kinds}", Notice, stacklevel=2)
         solutions = {one.turn: self.sample(subject, one) for one in chosen}
         cells: dict[tuple[int, int], Row] = {}
         for one in chosen:
             tag = one.enter(subject)
             for turn, written in solutions.items():
                 cells[turn, one.turn] = measure_judging(subject.verify_all(subject.make_context(), written, tag=tag))
-        turns = [one.turn for one in chosen]
         rows = [{"generator": wrote, "verifier": judged} | cells[wrote, judged] for wrote in turns for judged in turns]
         problems = len({solution.problem.id for solution in solutions[turns[0]]})
         facts: Row = {"split": self.options.split, "problems": problems, "samples": self.options.samples}

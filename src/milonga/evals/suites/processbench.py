@@ -40,8 +40,10 @@ TUNED_ON = "gsm8k"
 AVERAGE = "average"
 LENGTHS, MINIATURE, DEV = (3, 5, 8, 12), 500, 256
 """Of the miniature: operations of each subset, and items. Solutions of the task's dev set that a threshold is tuned on."""
-TRIVIAL = ("trivial/no_knowledge", "trivial/answer_modal", "trivial/error_modal", "trivial/answer_last")
-TRIVIAL += ("trivial/all_right", "trivial/first_wrong")
+TRIVIAL = (
+    *("trivial/no_knowledge", "trivial/answer_modal", "trivial/error_modal", "trivial/answer_last"),
+    *("trivial/all_right", "trivial/first_wrong"),
+)
 
 
 class ProcessBenchOptions(SuiteOptions):
