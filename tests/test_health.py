@@ -19,8 +19,11 @@ from milonga.systems.index import RECIPES
 from milonga.tasks.base import PassRate
 from short import SHORT
 
-SETTINGS = {"recipe": "tango", "batch": {"rollouts": 8}, "options": {"warmup": 6, "n_verifier": 1}}
-SETTINGS |= {"policies": {"generator": {"objective": {"preset": "grpo"}}, "verifier": {"objective": {"preset": "grpo"}}}}
+SETTINGS: dict[str, Any] = {"recipe": "tango", "batch": {"problems": 64, "rollouts": 8}, "eval": {"problems": 100}}
+SETTINGS |= {
+    "options": {"warmup": 6, "n_verifier": 1},
+    "policies": {"generator": {"objective": {"preset": "grpo"}}, "verifier": {"objective": {"preset": "grpo"}}},
+}
 WELL = {
     "learner": "generator",
     "signal": 0.5,
@@ -56,7 +59,7 @@ def test_a_run_that_is_well_has_no_findings() -> None:
 def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None:
     """Beyond the bound it is said, to the word; just inside of it, nothing is."""
     said: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "only 19 % of what the generator samples teaches it anything: --set batch.rollouts=16": (
+        "only 19 % of what the generator learns from teaches it anything: --set batch.rollouts=16": (
             {"signal": 0.19},
             {"signal": 0.2},
         ),
@@ -111,6 +114,23 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
         assert find(make_rows(**inside)) == [], text
 
 
+def test_what_few_outputs_show_is_not_said_yet() -> None:
+    """Two of twenty outputs; verdicts on four problems; a gap on sixteen: each would be said of a larger batch."""
+    small = {"batch": {"problems": 2, "rollouts": 2}, "eval": {"problems": 16}}
+    assert find(make_rows(rollouts__generator__truncated_rate=0.1), settings=small) == []
+    assert [one.badge for one in find(make_rows(rollouts__generator__truncated_rate=0.15), settings=small)] == ["truncated"]
+    # One over the square root of ten problems is 0.32, of sixteen 0.25.
+    assert find(make_rows(rollouts__verifier__positive_rate=0.1), settings=small) == []
+    assert [one.badge for one in find(make_rows(rollouts__verifier__positive_rate=0.05), settings=small)] == ["one-sided"]
+    assert find(make_rows(eval__hacking_gap=0.24), settings=small) == []
+    assert [one.badge for one in find(make_rows(eval__hacking_gap=0.25), settings=small)] == ["gap grows"]
+
+
+def test_who_has_nothing_to_learn_beside_one_that_learns_is_no_alarm() -> None:
+    rows = [*make_rows(), {"turn": 7, "learner": "verifier", "signal": 0.0}]
+    assert [(one.badge, one.severe) for one in find(rows)] == [("no signal", False)]
+
+
 def test_memory_and_a_slow_grader_are_seen_beside_the_metrics() -> None:
     """90 % of 11.1 GiB are 9.99; 30 % of four seconds are 1.2."""
     (full,) = find(make_rows(), machine={"gpu_gib": [80.0, 11.1]})
@@ -125,7 +145,7 @@ def test_memory_and_a_slow_grader_are_seen_beside_the_metrics() -> None:
 def test_what_a_run_said_when_it_stalled_is_its_finding() -> None:
     rows = make_rows(signal=0.0)
     (found,) = find(rows)
-    assert found.severe and found.text == "nothing of what the generator samples teaches it anything"
+    assert found.severe and found.text == "nothing of what the generator learns from teaches it anything"
     rows[-1]["stalled"] = "the generator found nothing to learn from in 5 turns in a row: its reason"
     assert [str(one) for one in find(rows)] == [rows[-1]["stalled"]]
 

@@ -49,8 +49,10 @@ FAR = 0.5
 ONE_SIDED = 0.95
 """Share of equal verdicts from which on they tell nothing."""
 CLEAR = 0.1
-"""Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap worth a word: the noise of 64
-problems with one solution each is 0.06."""
+"""Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap worth a word. With fewer than
+100 problems behind them it is more: twice the standard error of a share, at most 1 / sqrt(problems)."""
+SEVERAL = 3
+"""Outputs that must be bad before a share of them is: fewer may be an accident of a small batch."""
 OFF_RATIO = 0.05
 """Mean difference of log-probabilities of sampler and learner from which on it matters: a quarter of the usual range of a
 clipped ratio, 0.2, is then used up before anything was learned."""
@@ -126,6 +128,16 @@ class _Run:
         found = self.recent(f"rollouts/{agent}/{metric}")
         return found if found is not None else next(reversed(self.values(f"eval/{agent}/{metric}")), None)
 
+    def problems(self, agent: str, metric: str) -> float:
+        """About how many problems are behind such a figure; what the settings do not say is as many as usual."""
+        turns = len(self.values(f"rollouts/{agent}/{metric}")[-RECENT:])
+        return turns * (self.number("batch.problems") or 32) if turns else self.number("eval.problems") or 64
+
+    def is_share(self, agent: str, metric: str, least: float) -> bool:
+        """Whether a share of an agent's outputs is at least this, and of several outputs."""
+        share, each = self.now(agent, metric), self.number("batch.rollouts") or 8
+        return share is not None and share >= least and share * each * self.problems(agent, metric) >= SEVERAL
+
     def names(self, prefix: str, suffix: str) -> list[str]:
         """The agents, or policies, that have a metric PREFIX/NAME/SUFFIX."""
         keys = dict.fromkeys(key for row in self.rows for key in row if key.startswith(prefix) and key.endswith(suffix))
@@ -179,15 +191,17 @@ def _find_silence(run: _Run) -> Iterator[Finding]:
     if isinstance(stalled, str):
         yield Finding("no signal", stalled, severe=True)
         return
-    for agent in dict.fromkeys(str(row["learner"]) for row in run.rows if row.get("learner")):
-        signals = [
-            value for row in run.rows if row.get("learner") == agent and (value := to_number(row.get("signal"))) is not None
-        ]
-        share = mean(signals[-RECENT:])
-        if share is not None and share < FEW_SIGNALS:
+    taught: dict[str, list[float]] = {}
+    for row in run.rows:
+        if isinstance(agent := row.get("learner"), str) and (value := to_number(row.get("signal"))) is not None:
+            taught.setdefault(agent, []).append(value)
+    shares = {agent: sum(values[-RECENT:]) / len(values[-RECENT:]) for agent, values in taught.items()}
+    for agent, share in shares.items():
+        if share < FEW_SIGNALS:
             few = "nothing" if share == 0 else f"only {format_share(share)}"
-            finding = Finding("no signal", f"{few} of what the {agent} samples teaches it anything", severe=share == 0)
-            yield replace(finding, **_advise_on_silence(run, agent))
+            text = f"{few} of what the {agent} learns from teaches it anything"
+            # Beside one that learns, another may well have nothing to learn for a while.
+            yield replace(Finding("no signal", text, severe=not any(shares.values())), **_advise_on_silence(run, agent))
 
 
 def _advise_on_silence(run: _Run, agent: str) -> dict[str, Any]:
@@ -207,8 +221,8 @@ def _advise_on_silence(run: _Run, agent: str) -> dict[str, Any]:
 def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
     """What is cut at the limit, and what cannot be read, is paid nothing that it was meant to be."""
     for agent in run.agents("/invalid_rate"):
-        cut, invalid = run.now(agent, "truncated_rate"), run.now(agent, "invalid_rate")
-        if cut is not None and cut >= OFTEN_CUT:
+        cut, invalid = (run.now(agent, metric) or 0.0 for metric in ("truncated_rate", "invalid_rate"))
+        if run.is_share(agent, "truncated_rate", OFTEN_CUT):
             limit = run.number("sampling.max_tokens")
             raised = (
                 _set("sampling.max_tokens", round(2 * limit))
@@ -217,7 +231,7 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
             )
             text = f"{format_share(cut)} of the {agent}'s outputs are cut at the limit of their length"
             yield Finding("truncated", text, severe=cut >= MOST, **raised)
-        if invalid is not None and invalid >= OFTEN_UNREADABLE:
+        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE):
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
             yield Finding("unreadable", text, severe=invalid >= MOST, **_advise_on_reading(run, agent))
 
@@ -269,7 +283,8 @@ def _find_one_sided(run: _Run) -> Iterator[Finding]:
         if true is None:
             away = not 1 - ONE_SIDED < said < ONE_SIDED
         else:
-            away = abs(said - true) >= CLEAR and (not true / 2 <= said <= 2 * true or not 1 - ONE_SIDED < said < ONE_SIDED)
+            clear = max(CLEAR, max(1.0, run.problems(agent, "positive_rate")) ** -0.5)
+            away = abs(said - true) >= clear and (not true / 2 <= said <= 2 * true or not 1 - ONE_SIDED < said < ONE_SIDED)
         if away:
             than = "" if true is None else f", of which {format_share(true)} are"
             text = f"the {agent} calls {format_share(said)} of the solutions right{than}: its verdicts are one-sided"
@@ -278,8 +293,8 @@ def _find_one_sided(run: _Run) -> Iterator[Finding]:
 
 def _find_gap(run: _Run) -> Iterator[Finding]:
     """A hacking gap grows where more wrong solutions are called right than at the start."""
-    gaps = run.values("eval/hacking_gap")
-    if gaps and gaps[-1] >= CLEAR and gaps[-1] - gaps[0] >= CLEAR:
+    gaps, clear = run.values("eval/hacking_gap"), max(CLEAR, (run.number("eval.problems") or 64.0) ** -0.5)
+    if gaps and gaps[-1] >= CLEAR and gaps[-1] - gaps[0] >= clear:
         text = f"the verifier's score has moved {100 * (gaps[-1] - gaps[0]):.0f} points away from the true accuracy, to "
         text += f"{100 * gaps[-1]:.0f} above it: the generator may be fooling it"
         yield Finding("gap grows", text, **_advise_on_judge(run, "verifier", "n_verifier"))
