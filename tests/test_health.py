@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY
 from milonga.config import PolicySection, find_section, parse_setting
-from milonga.health import BADGES, Finding, find_health, to_json
+from milonga.health import BADGES, Finding, find_health
 from milonga.resolve import Plan, resolve
 from milonga.systems.index import RECIPES
 from milonga.tasks.base import PassRate
@@ -178,11 +179,11 @@ def test_figures_are_of_the_last_turns_and_before_the_first_of_the_evaluation() 
 def test_what_is_severe_comes_first_and_data_is_plain() -> None:
     found = find(make_rows(rollouts__generator__truncated_rate=0.95, learn__generator__kl=2.0, signal=0.1))
     assert [(one.badge, one.severe) for one in found] == [("truncated", True), ("no signal", False), ("KL away", False)]
-    assert to_json(found)[0] == {
+    assert asdict(found[0]) == {
         "badge": "truncated",
         "text": "95 % of the generator's outputs are cut at the limit of their length",
         "help": "raise --max-tokens (sampling.max_tokens)",
-        "settings": ["sampling.max_tokens"],
+        "settings": ("sampling.max_tokens",),
         "severe": True,
     }
 

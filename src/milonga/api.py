@@ -19,7 +19,7 @@ from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
 from milonga.recipe import Recipe
-from milonga.resolve import Plan, resolve
+from milonga.resolve import Plan, read_layer, resolve
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
@@ -63,8 +63,14 @@ def plan_run(
         flags["sampling"] = {"sampler": sampler}
     if models:
         flags["policies"] = {agent: {"model": model} for agent, model in models.items()}
-    layers = [read_toml(Path(config))] if config is not None else []
+    layers = [] if config is None else [_read_config_layer(Path(config), recipe)]
     return resolve([*layers, flags, *settings])
+
+
+def _read_config_layer(path: Path, recipe: str | None) -> dict[str, Any]:
+    """Read a config file for a recipe, or for the one that the file names."""
+    name = recipe if recipe is not None else read_toml(path).get("recipe")
+    return read_layer(path, [str(name)]) if name is not None else read_toml(path)
 
 
 def preview_placement(plan: Plan) -> list[str]:
@@ -322,6 +328,7 @@ def _run_loop(
         if probed is not None:
             probed.write(folder.path)
         row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+        loop.machine = row
         folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
         try:
             report = loop.run()

@@ -7,7 +7,7 @@ another version's, or a stranger's), nothing here fails; every key in `Finding.s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from milonga.errors import UserError
@@ -33,6 +33,8 @@ BADGES: tuple[Badge, ...] = get_args(Badge)
 
 RECENT = 5
 """Turns of an agent that are averaged: one alone is noise, and after as many without a signal a run stops."""
+LATEST = 50
+"""Last rows of a run that are enough to know its health: in cycles of several agents, as many turns of each as are averaged."""
 MOST = 0.9
 """Share of outputs from which on they count as all of them."""
 OFTEN_CUT = 0.1
@@ -89,8 +91,8 @@ def examine(record: Record) -> list[Finding]:
 def find_health(
     rows: Sequence[Row], settings: Mapping[str, Any], timing: Sequence[Row] = (), machine: Row | None = None
 ) -> list[Finding]:
-    """Find what is wrong now, what is severe first. `rows` are in the order of their turns: of a long run the first and a few
-    dozen of the last ones are enough. `settings` is the config as plain data, `machine` the last row of machine.jsonl."""
+    """Find what is wrong now, what is severe first. `rows` are in the order of their turns: of a long run the first and the
+    `LATEST` are enough. `settings` is the config as plain data, `machine` the last row of machine.jsonl."""
     run = _Run(rows, settings)
     found = [
         *_find_silence(run),
@@ -102,11 +104,6 @@ def find_health(
         *_find_slow_grader(timing),
     ]
     return sorted(found, key=lambda one: (not one.severe, BADGES.index(one.badge)))
-
-
-def to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The findings as data, as `--json` prints them."""
-    return [asdict(one) | {"settings": list(one.settings)} for one in findings]
 
 
 @dataclass(frozen=True)
