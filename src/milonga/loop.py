@@ -6,6 +6,7 @@ With `staleness`, rollouts of later turns are sampled meanwhile; which weights s
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -167,7 +168,7 @@ class Loop:
         reason = self.rows[-1].get("stalled")
         if reason and self.config.stop_without_signal:
             self.ensure_checkpoint()
-            going_on = f"'milonga resume {self.folder.path} --force' goes on all the same"
+            going_on = f"to go on all the same: milonga resume {shlex.quote(str(self.folder.path))} --force"
             raise StalledError(f"stopped at turn {self.place.turn}, with a checkpoint: {reason}; {going_on}")
 
     def next_cursor(self) -> Cursor:

@@ -18,7 +18,7 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
     from milonga.systems.index import CLAIMS
 
     claims = {each: find_claim(each) for each in ([name] if name is not None else CLAIMS)}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "claim": each,
             "says": claim.says,

@@ -112,7 +112,7 @@ def _describe_simulation(data: dict[str, Any]) -> str:
 def _print_placements(data: dict[str, Any], console: Console) -> None:
     found = [one for one in (data["best"], data["other"]) if one is not None]
     names = {"colocated": "in turns on all", "split": "split"}
-    table = Table("", *(names[one["kind"]] + (" (best)" if one is found[0] else "") for one in found))
+    table = Table("", *(names[one["kind"]] + (" (best)" if one is found[0] else "") for one in found), box=None)
     price = data["price"]
 
     def row(label: str, *values: str) -> None:

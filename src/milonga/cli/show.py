@@ -57,14 +57,13 @@ def choose_curves(record: Record) -> list[str]:
     """Choose the metrics that matter for a recipe: accuracy, what its claim is about, what it measures itself, and what matters
     for most; those with a curve before those with one value."""
     known = record.curves
-    wanted = [MATTERS[0]]
+    wanted = ["eval/generator/reward", MATTERS[0]] if record.config.rewards else [MATTERS[0]]
     if (name := record.config.recipe) in CLAIMS:
         wanted.append(CLAIMS.get(name).metric)
-    own = record.metrics("eval/")
     if name in RECIPES:  # one of the user's own is not loaded to look at a run
-        parts = RECIPES.get(name).measures
-        wanted += [f"eval/{part}" for part in parts] if not isinstance(parts, property) else []
-    wanted += [*MATTERS[1:], *own]
+        own: Any = RECIPES.get(name).measures  # a property where they follow from the options
+        wanted += [f"eval/{metric}" for metric in own] if isinstance(own, tuple) else []
+    wanted += [*MATTERS[1:], *(metric for metric in record.metrics("eval/") if not metric.endswith("/reward"))]
     found = [metric for metric in dict.fromkeys(wanted) if metric in known]
     return sorted(found, key=lambda metric: len(known[metric][1]) < 2)[:MOST_CURVES]
 
@@ -77,7 +76,7 @@ def title_metric(metric: str) -> str:
 def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
     """List commands that make sense now. They carry this run's own task and models, by its config."""
     run, config = shlex.quote(str(record.folder)), shlex.quote(str(record.folder / "config.toml"))
-    recipe, known = shlex.quote(record.config.recipe), record.config.recipe in RECIPES
+    recipe = shlex.quote(record.config.recipe)
     advised = next((one.help for one in findings if one.help.startswith(SET)), None)
     solves = bool(record.get_curve(MATTERS[0])[0])
     out = []
@@ -89,9 +88,14 @@ def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
         out.append(f"milonga run {recipe} --config {config} {SET}{shlex.quote(advised.removeprefix(SET))}")
     if record.summary is not None:
         out.append(f"milonga eval {run} --split test")
-        if known and solves and not any(one.severe for one in findings):
+        if solves and not any(one.severe for one in findings) and _is_comparable(record.config.recipe):
             out.append(f"milonga compare {recipe} {'tango' if recipe == 'grpo' else 'grpo'} --config {config} --seeds 5")
     return out
+
+
+def _is_comparable(recipe: str) -> bool:
+    """Whether a recipe can be compared with plain GRPO by the config of its run: its generator learns by a policy gradient."""
+    return recipe in RECIPES and "generator" not in RECIPES.get(recipe).learns
 
 
 def collect_overview(record: Record, metrics: Sequence[str]) -> dict[str, Any]:

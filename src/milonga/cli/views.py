@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from milonga.cli.show import list_next_steps, print_health, print_next_steps, print_text
 from milonga.errors import ConfigError, suggest_name
 from milonga.health import examine
 from milonga.runfolder.record import HEADLINE, read_record
-from milonga.text import format_number
+from milonga.text import escape_invisible, format_number
 
 if TYPE_CHECKING:
     from milonga.systems.index import System
@@ -104,14 +106,21 @@ def first_sentence(thing: Any) -> str:
 
 
 def print_listing(kind: str, rows: list[dict[str, str]], console: Console, all_: bool = False) -> None:
-    """Print names with what they are; with `all_` every column."""
-    shown = [key for key in rows[0] if all_ or key in ("name", "what") or "what" not in rows[0]]
-    table = Table(title=kind, title_justify="left", box=None if "what" in shown and not all_ else HEAVY_HEAD)
-    for at, key in enumerate(shown):
-        name = {"no_wrap": True, "min_width": max(len(row[key]) for row in rows)} if at == 0 else {"overflow": "fold"}
-        table.add_column(key, **name)
+    """Print names with what they are; with `all_` all that is known of each, in a paragraph."""
+    told = [key for key in rows[0] if key not in ("name", "what")]
+    if all_ and "what" in rows[0]:
+        for row in rows:
+            print_text(console, (row["name"], "bold"), f": {row['what']}")
+            if more := "; ".join(f"{key}: {row[key]}" for key in told if row[key]):
+                console.print(Padding(Text(escape_invisible(more)), (0, 0, 0, 2)))
+        return
+    shown = ["name", "what"] if "what" in rows[0] else list(rows[0])
+    table = Table(title=kind, title_justify="left", box=None if "what" in shown else HEAVY_HEAD)
+    table.add_column("name", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
+    for key in shown[1:]:
+        table.add_column(key, overflow="fold")
     for row in rows:
         table.add_row(*(escape(row[key]) for key in shown))
     console.print(table)
     if len(shown) < len(rows[0]):
-        print_text(console, f"{', '.join(key for key in rows[0] if key not in shown)}: --all")
+        print_text(console, f"{', '.join(told)}: --all")

@@ -182,10 +182,12 @@ def resume(
     from milonga import api
     from milonga.cli.views import print_summary
 
+    had_ended = turns is None and (folder / "report.json").exists()
     report = api.resume(
         folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes, trust=trust or ()
     )
-    print_summary(report, console)
+    if not had_ended:  # nothing was learned: what it had learned, `show` says
+        print_summary(report, console)
     if json:
         print_json(report)
 
