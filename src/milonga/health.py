@@ -17,9 +17,9 @@ from milonga.runfolder.record import Record, Row, to_number
 from milonga.text import format_share
 
 Badge = Literal[
-    "no signal",
-    "unreadable",
     "truncated",
+    "unreadable",
+    "no signal",
     "entropy gone",
     "KL away",
     "one-sided",
@@ -29,7 +29,7 @@ Badge = Literal[
     "slow grader",
 ]
 BADGES: tuple[Badge, ...] = get_args(Badge)
-"""The words for what can be wrong, in the order in which it is told."""
+"""The words for what can be wrong, in the order in which it is told: what causes others comes before them."""
 
 RECENT = 5
 """Turns of an agent that are averaged: one alone is noise, and after as many without a signal a run stops."""
@@ -203,6 +203,8 @@ def _find_silence(run: _Run) -> Iterator[Finding]:
 
 def _advise_on_silence(run: _Run, agent: str) -> dict[str, Any]:
     accuracy, rollouts = run.now(agent, "accuracy"), run.number("batch.rollouts")
+    if any((run.now(agent, metric) or 0.0) >= MOST for metric in ("truncated_rate", "invalid_rate")):
+        return {}  # that is why, and it has findings of its own
     if accuracy is not None and not 1 - MOST < accuracy < MOST and not run.get("rewards"):
         side = "right" if accuracy >= MOST else "wrong"
         text = (
@@ -283,7 +285,7 @@ def _find_one_sided(run: _Run) -> Iterator[Finding]:
             clear = max(CLEAR, max(1.0, run.problems(agent, "positive_rate")) ** -0.5)
             away = abs(said - true) >= clear and (not true / 2 <= said <= 2 * true or not 1 - ONE_SIDED < said < ONE_SIDED)
         if away:
-            than = "" if true is None else f", of which {format_share(true)} are"
+            than = "" if true is None else f", and {format_share(true)} are"
             text = f"the {agent} calls {format_share(said)} of the solutions right{than}: its verdicts are one-sided"
             yield Finding("one-sided", text, **_advise_on_judge(run, agent, "warmup"))
 
