@@ -92,18 +92,15 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
             {"learn__generator__mismatch": 0.05},
             {"learn__generator__mismatch": 0.049},
         ),
-        "the verifier calls 81 % of the solutions right, and 40 % are: its verdicts are one-sided: "
-        "--set options.warmup=12": (
+        "the verifier calls 81 % of the solutions right, and 40 % are: its verdicts are one-sided: --set options.warmup=12": (
             {"rollouts__verifier__positive_rate": 0.81},
             {"rollouts__verifier__positive_rate": 0.8},
         ),
-        "the verifier calls 19 % of the solutions right, and 40 % are: its verdicts are one-sided: "
-        "--set options.warmup=12": (
+        "the verifier calls 19 % of the solutions right, and 40 % are: its verdicts are one-sided: --set options.warmup=12": (
             {"rollouts__verifier__positive_rate": 0.19},
             {"rollouts__verifier__positive_rate": 0.2},
         ),
-        "the verifier calls 95 % of the solutions right, and 60 % are: its verdicts are one-sided: "
-        "--set options.warmup=12": (
+        "the verifier calls 95 % of the solutions right, and 60 % are: its verdicts are one-sided: --set options.warmup=12": (
             {"rollouts__generator__accuracy": 0.6, "rollouts__verifier__positive_rate": 0.95},
             {"rollouts__generator__accuracy": 0.6, "rollouts__verifier__positive_rate": 0.94},
         ),

@@ -88,6 +88,15 @@ def test_a_key_of_elsewhere_is_answered_with_ours(milonga: Command, key: str) ->
     assert done.code == 2 and line.startswith(f"milonga: unknown key '{key}': ") and line.endswith(KEYS[key])
 
 
+def test_a_key_that_means_something_else_here_is_not_taken_in_silence(milonga: Command) -> None:
+    """`beta` is the KL's weight in TRL, and here the scale of a log-ratio, which GRPO has none of."""
+    where = "policies.generator.objective"
+    done = milonga("run", "grpo", "--set", f"{where}.beta=0.1", "--dry-run")
+    said = f"'{where}.beta' does nothing in a loss of the kind 'policy_gradient'; the weight of a KL is {where}.kl_coef"
+    assert (done.code, done.err) == (2, f"milonga: {said}\n")
+    assert milonga("run", "spin", "--set", f"{where}.beta=0.1", "--dry-run").code == 0
+
+
 def test_only_what_a_command_takes_is_proposed(milonga: Command, tmp_path: Path) -> None:
     assert "--set" not in milonga("eval", tmp_path, "--temperature", "1").err
     assert "--seed" not in list_flags("eval") and "did you mean" not in milonga("eval", tmp_path, "--random-seed", "1").err

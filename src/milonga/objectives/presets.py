@@ -87,6 +87,10 @@ def make_objective(preset: str, overrides: dict[str, Any] | None = None, where: 
                 f"unknown key '{where}.{key}': {suggest_key(f'{where}.{key}', key, [*ObjectiveSection.model_fields])}"
             )
     try:
-        return ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
+        found = ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
     except ValidationError as error:
         raise explain(error, ObjectiveSection, where) from None
+    if "beta" in (overrides or {}) and not found.loss.uses_log_ratio:  # elsewhere it is the weight of the KL
+        kind = found.loss.kind
+        raise ConfigError(f"'{where}.beta' does nothing in a loss of the kind '{kind}'; the weight of a KL is {where}.kl_coef")
+    return found
