@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -176,11 +175,11 @@ def test_figures_are_of_the_last_turns_and_before_the_first_of_the_evaluation() 
 def test_what_is_severe_comes_first_and_data_is_plain() -> None:
     found = find(make_rows(rollouts__generator__truncated_rate=0.95, learn__generator__kl=2.0, signal=0.1))
     assert [(one.badge, one.severe) for one in found] == [("truncated", True), ("no signal", False), ("KL away", False)]
-    assert asdict(found[0]) == {
+    assert found[0].to_json() == {
         "badge": "truncated",
         "text": "95 % of the generator's outputs are cut at the limit of their length",
         "help": "raise --max-tokens (sampling.max_tokens)",
-        "settings": ("sampling.max_tokens",),
+        "settings": ["sampling.max_tokens"],
         "severe": True,
     }
 

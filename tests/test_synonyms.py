@@ -92,7 +92,7 @@ def test_a_key_that_means_something_else_here_is_not_taken_in_silence(milonga: C
     """`beta` is the KL's weight in TRL, and here the scale of a log-ratio, which GRPO has none of."""
     where = "policies.generator.objective"
     done = milonga("run", "grpo", "--set", f"{where}.beta=0.1", "--dry-run")
-    said = f"'{where}.beta' does nothing in a loss of the kind 'policy_gradient'; the weight of a KL is {where}.kl_coef"
+    said = f"'{where}.beta' does nothing in a policy gradient; the weight of a KL is {where}.kl_coef"
     assert (done.code, done.err) == (2, f"milonga: {said}\n")
     assert milonga("run", "spin", "--set", f"{where}.beta=0.1", "--dry-run").code == 0
 

@@ -7,7 +7,7 @@ another version's, or a stranger's), nothing here fails; every key in `Finding.s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from milonga.errors import UserError
@@ -80,6 +80,9 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.text}: {self.help}" if self.help else self.text
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"settings": list(self.settings)}
 
 
 def examine(record: Record) -> list[Finding]:

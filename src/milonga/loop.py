@@ -376,7 +376,7 @@ class Loop:
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = _summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
         # Of the metrics alone: a run on another machine is the same run.
-        report["health"] = [asdict(one) for one in find_health(self.rows, self.settings)]
+        report["health"] = [one.to_json() for one in find_health(self.rows, self.settings)]
         if lost := list_lost_turns(self.rows):
             report["lost_turns"] = lost
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")

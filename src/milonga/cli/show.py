@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def collect_overview(record: Record, metrics: Sequence[str]) -> dict[str, Any]:
         "models": {name: section.model for name, section in record.config.policies.items()},
         "turn": record.last["turn"],
         "finished": record.summary is not None,
-        "health": [asdict(one) for one in findings],
+        "health": [one.to_json() for one in findings],
         "metrics": {metric: {"start": values[0], "now": values[-1]} for metric, values in curves.items()},
         "credit": {f"{source}>{policy}": share for (source, policy), share in compute_reward_flow(record.rows).items()},
         "next": list_next_steps(record, findings),

@@ -90,7 +90,6 @@ def make_objective(preset: str, overrides: dict[str, Any] | None = None, where: 
         found = ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
     except ValidationError as error:
         raise explain(error, ObjectiveSection, where) from None
-    if "beta" in (overrides or {}) and not found.loss.uses_log_ratio:  # elsewhere it is the weight of the KL
-        kind = found.loss.kind
-        raise ConfigError(f"'{where}.beta' does nothing in a loss of the kind '{kind}'; the weight of a KL is {where}.kl_coef")
+    if "beta" in (overrides or {}) and found.loss.kind == "policy_gradient":  # elsewhere it is the weight of the KL
+        raise ConfigError(f"'{where}.beta' does nothing in a policy gradient; the weight of a KL is {where}.kl_coef")
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
-import shlex
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -65,8 +64,9 @@ class RunFolder:
     def require_new(self) -> None:
         """Refuse a folder that already holds a run."""
         if (self.path / "config.toml").exists():
-            going_on = f"milonga resume {shlex.quote(str(self.path))}"
-            raise RunFolderError(f"'{self.path}' already holds a run; choose another --out, or go on with it: {going_on}")
+            raise RunFolderError(
+                f"'{self.path}' already holds a run; continue it with 'milonga resume {self.path}' or choose another --out"
+            )
         if any(path.name not in OURS_BEFORE_A_RUN for path in self.path.iterdir()):
             raise RunFolderError(f"'{self.path}' is not empty and holds no run; choose another --out")
 
