@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from helpers import Command, Done
-from milonga.api import explain_lost_memory
+from milonga.api import TO_LEARN
+from milonga.cli.app import LESS, app, run_guarded
 from milonga.config import to_toml
-from milonga.errors import Notice, UserError
+from milonga.errors import Notice, UserError, explain_lost_memory
 from milonga.evals.suites import SUITES
 from milonga.interrupts import delay_interrupts
 from milonga.objectives import PRESETS
@@ -26,6 +30,7 @@ from milonga.roles import ROLES
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.systems.index import CLAIMS, RECIPES
+from milonga.tasks import TASKS
 from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Verification
 
 TINY = {
@@ -87,7 +92,7 @@ def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None
 def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finished: tuple[Path, Done]) -> None:
     done = milonga("resume", finished[0], "--json")
     assert done.code == 0 and done.json == finished[1].json
-    assert "the run has ended after 4 turns" in done.err and "resumed" not in done.err
+    assert done.err == f"finished: the run has ended after 4 turns; to go on: milonga resume {finished[0]} --turns 4\n"
 
 
 def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[Path, Done]) -> None:
@@ -160,8 +165,14 @@ def test_claims_can_be_listed_and_a_wrong_name_is_one_line(milonga: Command, tmp
 def test_show_draws_curves_and_transcripts(milonga: Command, finished: tuple[Path, Done]) -> None:
     done = milonga("show", finished[0], "--transcripts", "2")
     assert done.code == 0
-    assert "tango" in done.out and "eval/generator/accuracy" in done.out
+    assert done.out.startswith("tango on chain, seed 3, finished after 4 turns\ngenerator and verifier: embedded\n")
+    assert "generator: held-out accuracy" in done.out and "hacking gap" in done.out and "health: " in done.out
     assert "generator had" in done.out and "of its credit from answers" in done.out
+    assert "learn/generator/entropy" not in done.out and "more metrics: --all" in done.out
+    whole = milonga("show", finished[0], "--all", "--json")
+    assert all(metric in whole.err for metric in ("eval/generator/accuracy", "learn/generator/entropy"))
+    assert whole.json["finished"] and whole.json["metrics"]["learn/generator/entropy"]["now"] > 0
+    assert f"milonga compare tango grpo --config {finished[0]}/config.toml --seeds 5" in whole.json["next"]
     assert done.out.count("verifier says") == 2 and ("✓" in done.out or "✗" in done.out)
     assert "verifier says" not in milonga("show", finished[0], "--transcripts", "0").out
 
@@ -185,6 +196,95 @@ def test_what_models_wrote_is_never_rendered(milonga: Command, tmp_path: Path) -
     assert "red" in first and "right" in first and "two" in second and "wrong" in second
 
 
+def test_what_models_wrote_is_printed_as_it_was_written(milonga: Command, tmp_path: Path) -> None:
+    """Brackets, backslashes and words between colons mean something to what prints, and nothing here. No line is broken."""
+    config = resolve([{"recipe": "grpo", "dialect": "plain"}]).config
+    (tmp_path / "config.toml").write_text(to_toml(config.model_dump(mode="json")))
+    JsonLines(tmp_path / "metrics.jsonl").append({"turn": 0})
+    text = r"so \[x^2\] = \\[4pt] and \[1\] :smile: [/bold] [a]\\" + " word" * 40
+    question = r"What is \[x\] :tada: [red]?"
+    unreadable = Parsed(Solution((), (), None), 0.0, r"no \[answer\]")
+    solution = Rollout.from_text("s", "generator", Problem("p", question, "a"), text, unreadable, Grade(False))
+    write_rollouts(tmp_path / "rollouts" / "turn-000001.parquet", [solution])
+    lines = milonga("show", tmp_path).out.splitlines()
+    assert text in lines and question in lines
+    assert r"  cannot be read: no \[answer\]; as it was written:" in lines
+    assert r"1 of 1 solutions cannot be read: no \[answer\]" in lines
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("list", kind) for kind in ("recipes", "tasks", "roles", "objectives", "suites")),
+        ("claim", "--list"),
+        ("plan", "--generator", "7b", "--gpus", "8"),
+        ("plan", "--generator", "7b", "--gpus", "8", "--all"),
+        ("doctor",),
+    ],
+    ids=" ".join,
+)
+def test_tables_fit_a_narrow_terminal(milonga: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    """With 80 columns no line is longer, and no name is cut; what is planned fits a screen of 24 lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = milonga(*arguments).out.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("sandbox: ")) <= 80
+    if arguments[0] in ("list", "claim"):
+        assert not any("…" in line for line in lines)
+    if arguments[0] == "plan" and "--all" not in arguments:
+        assert len(lines) <= 24
+
+
+def test_a_listing_says_what_each_is_and_all_columns_on_request(milonga: Command) -> None:
+    short, whole = milonga("list", "recipes").out, milonga("list", "recipes", "--all").out
+    assert "A generator and a generative step verifier" in short and "2505.15034" not in short
+    assert "rewards: step; needs: answers; bindings: own, lora; paper: arXiv 2505.15034" in " ".join(whole.split())
+    one = milonga("claim", "prime", "--list")
+    assert "arms: prime, prime:options.prm_update=none\nmetric: eval/verifier/pair_accuracy\n" in one.out
+    assert "prm_update" not in milonga("claim", "--list").out
+
+
+WITH_JSON = {
+    "run": ("tango", "--dry-run"),
+    "resume": ("RUN",),
+    "plan": ("--generator", "7b", "--gpus", "8"),
+    "probe": ("grpo", "--problems", "2", "--rollouts", "2"),
+    "eval": ("RUN", "--problems", "2"),
+    "compare": ("tango", "grpo", "--dry-run"),
+    "sweep": ("STUDY", "--out", "OUT", "--list"),
+    "claim": ("--list",),
+    "list": ("recipes",),
+    "show": ("RUN",),
+    "report": ("RUN", "--out", "OUT.html"),
+    "doctor": (),
+    "solve": ("RUN", "PROBLEMS", "--out", "OUT", "--best-of", "2"),
+    "verify": ("RUN", "SOLUTIONS", "--out", "OUT"),
+    "export": ("RUN", "generator", "OUT"),
+    "new": ("task", "sums", "--dir", "OUT"),
+}
+TALKING = {"board", "chat", "serve"}
+"""Commands that have no result."""
+
+
+def test_every_command_with_a_result_gives_it_as_json() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    having = {name for name, command in group.commands.items() if any("--json" in option.opts for option in command.params)}
+    assert having == {*WITH_JSON} and set(group.commands) - having == TALKING
+
+
+@pytest.mark.parametrize("command", WITH_JSON)
+def test_with_json_stdout_is_one_object_and_nothing_else(milonga: Command, trained: Path, tmp_path: Path, command: str) -> None:
+    """As `| jq` reads it. Rows that solve and verify write go to their file."""
+    (tmp_path / "study.toml").write_text('[[runs]]\nname = "one"\nrecipe = "grpo"\nseeds = [1]\n')
+    (tmp_path / "problems.jsonl").write_text('{"question": "7+5%100", "answer": "12"}\n')
+    (tmp_path / "solutions.jsonl").write_text('{"question": "7+5%100", "steps": ["7+5=12"], "answer": "12"}\n')
+    places = {"RUN": trained, "OUT": tmp_path / "out", "OUT.html": tmp_path / "out.html", "STUDY": tmp_path / "study.toml"}
+    places |= {"PROBLEMS": tmp_path / "problems.jsonl", "SOLUTIONS": tmp_path / "solutions.jsonl"}
+    done = milonga(command, *(places.get(word, word) for word in WITH_JSON[command]), "--json")
+    assert done.code == 0, done.err
+    assert isinstance(json.loads(done.out), dict)
+
+
 def test_doctor_says_what_is_there(milonga: Command) -> None:
     done = milonga("doctor")
     assert done.code == 0
@@ -194,7 +294,9 @@ def test_doctor_says_what_is_there(milonga: Command) -> None:
 def test_without_arguments_there_is_help(milonga: Command) -> None:
     done = milonga()
     assert done.code == 0 and "Usage" in done.out and "resume" in done.out
-    assert milonga("run", "--help").code == 0
+    told = " ".join(milonga("run", "--help").out.replace("│", " ").split())
+    assert all(re.search(rf"\b{task}\b", told) for task in TASKS), "the tasks are listed there"
+    assert milonga("-h").out == milonga().out and milonga("--version").out.startswith("milonga ")
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
@@ -281,11 +383,28 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
     _, err = run.communicate()
     assert run.returncode == 130 and "Traceback" not in err
     said = ["stopping after this turn, with a checkpoint; Ctrl-C again stops at once"]
-    said += [f"'milonga resume {folder}' goes on from the last checkpoint", "milonga: stopped"]
+    said += [f"to go on from the last checkpoint: milonga resume {folder}", "milonga: stopped"]
     assert [line for line in err.splitlines() if not line.startswith(("a checkpoint", "turn "))] == said
     newest = sorted(path.name for path in (folder / "checkpoints").iterdir())[-1]
     assert JsonLines(folder / "metrics.jsonl").rows()[-1]["turn"] == int(newest.removeprefix("turn-")), "nothing is lost"
     assert milonga("resume", folder).code == 0
+
+
+def test_one_config_serves_several_recipes(milonga: Command, tmp_path: Path) -> None:
+    """What another recipe has is left out, and it is said; what none has is refused. Runs and comparisons read it alike."""
+    file, wrong = tmp_path / "one.toml", tmp_path / "wrong.toml"
+    file.write_text("turns = 3\n[options]\nwarmup = 3\n[policies.verifier]\nlr = 1e-5\n")
+    wrong.write_text("[options]\nwarmupp = 3\n")
+    grpo = milonga("run", "grpo", "--config", file, "--dry-run")
+    assert grpo.code == 0 and tomllib.loads(grpo.out)["turns"] == 3
+    left = f"milonga: '{file}': left out policies.verifier, options.warmup, which other recipes have, but not grpo\n"
+    assert grpo.err == left
+    assert tomllib.loads(milonga("run", "tango", "--config", file, "--dry-run").out)["options"]["warmup"] == 3
+    both = milonga("compare", "tango", "grpo", "--config", file, "--dry-run")
+    assert both.code == 0 and "left out" not in both.err, "an arm has them"
+    for command in (("run", "grpo"), ("compare", "tango", "grpo")):
+        refused = milonga(*command, "--config", wrong, "--dry-run")
+        assert refused.code == 2 and "unknown key 'options.warmupp'" in refused.err
 
 
 def test_a_second_interrupt_stops_at_once() -> None:
@@ -301,10 +420,17 @@ def test_a_second_interrupt_stops_at_once() -> None:
 def test_lost_memory_is_one_line() -> None:
     import torch
 
-    with pytest.raises(UserError, match=r"^memory ran out: lower .* or --lora$"), explain_lost_memory():
+    with pytest.raises(UserError, match=r"^memory ran out: lower .* or --lora$"), explain_lost_memory(TO_LEARN):
         torch.empty(2**50)  # a real refusal: no machine has so much
-    with pytest.raises(RuntimeError, match="another"), explain_lost_memory():
+    with pytest.raises(RuntimeError, match="another"), explain_lost_memory(TO_LEARN):
         raise RuntimeError("another")
+
+
+def test_lost_memory_is_one_line_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    assert run_guarded(lambda: torch.empty(2**50)) == 2
+    assert capsys.readouterr().err == f"milonga: memory ran out: {LESS}\n"
 
 
 SAMPLING_BY_VLLM = (("run", "grpo"), ("compare", "tango", "grpo"), ("claim", "prime"))

@@ -42,7 +42,7 @@ from milonga.board.browse import Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf
 from milonga.board.sides import read_verdicts, summarise_arms
-from milonga.cli.views import show_run
+from milonga.cli.show import show_run
 from milonga.comparing.packing import unpack
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.results import read_outcome, summarise_metric

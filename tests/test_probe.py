@@ -505,7 +505,7 @@ def test_a_run_without_signal_stops_with_a_checkpoint_and_can_be_forced_on(tmp_p
     before = JsonLines(out / "metrics.jsonl").rows()
     assert [row.get("signal") for row in before] == [None, 0.0, 0.0] and "stalled" in before[-1] and "stalled" not in before[-2]
     assert (out / "checkpoints" / "turn-000002").is_dir() and not (out / "report.json").exists()
-    assert "The run has stalled: the generator found nothing" in to_markdown(build_report([out]))
+    assert "no signal: the generator found nothing" in to_markdown(build_report([out]))
     card = Catalogue(tmp_path).find_card("out")
     assert card is not None and card.state == "stopped" and card.note == before[-1]["stalled"]
     with pytest.raises(StalledError, match="stopped at turn 2"):

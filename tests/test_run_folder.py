@@ -273,7 +273,7 @@ def test_a_finished_run_resumes_to_itself(tmp_path: Path, tiny: str, capsys: pyt
     report = milonga.run("grpo", out=tmp_path / "run", turns=2, settings=settings(tiny), quiet=True)
     before = contents(tmp_path / "run")
     assert milonga.resume(tmp_path / "run") == report
-    assert f"has ended after 2 turns; 'milonga resume {tmp_path / 'run'} --turns N' goes on" in capsys.readouterr().err
+    assert f"has ended after 2 turns; to go on: milonga resume {tmp_path / 'run'} --turns" in capsys.readouterr().err
     assert contents(tmp_path / "run") == before
 
 

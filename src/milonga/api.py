@@ -6,20 +6,20 @@ import datetime as dt
 import json
 import random
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.config import Config, expand_keys, read_toml
 from milonga.engine import Engine, factory
-from milonga.errors import ConfigError, DataError, OutOfMemory, RunFolderError, StalledError, UserError
+from milonga.errors import ConfigError, DataError, RunFolderError, StalledError, UserError, explain_lost_memory
 from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
 from milonga.recipe import Recipe
-from milonga.resolve import Plan, resolve
+from milonga.resolve import Plan, read_layer, resolve
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from milonga.runfolder.origin import Origin
 
 Report = dict[str, Any]
+TO_LEARN = (
+    "lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
+    "or take a smaller model, or --lora"
+)
+"""What a run needs less memory with."""
 TaskLike = str | Mapping[str, Any] | type[Task] | Task | Callable[[random.Random], tuple[str, str]]
 
 
@@ -63,8 +68,14 @@ def plan_run(
         flags["sampling"] = {"sampler": sampler}
     if models:
         flags["policies"] = {agent: {"model": model} for agent, model in models.items()}
-    layers = [read_toml(Path(config))] if config is not None else []
+    layers = [] if config is None else [_read_config_layer(Path(config), recipe)]
     return resolve([*layers, flags, *settings])
+
+
+def _read_config_layer(path: Path, recipe: str | None) -> dict[str, Any]:
+    """Read a config file for a recipe, or for the one that the file names."""
+    name = recipe if recipe is not None else read_toml(path).get("recipe")
+    return read_layer(path, [str(name)]) if name is not None else read_toml(path)
 
 
 def preview_placement(plan: Plan) -> list[str]:
@@ -245,7 +256,11 @@ def resume(
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
         found = folder.checkpoints.find_newest()
         if turns is None and (report := _read_final_report(folder, found)) is not None:
-            say(f"the run has ended after {report['turns']} turns; 'milonga resume {path} --turns N' goes on with it")
+            further = f"milonga resume {shlex.quote(str(path))} --turns {2 * config.turns}"
+            say(
+                f"finished: the run has ended after {report['turns']} turns"
+                + ("" if config.budget else f"; to go on: {further}")
+            )
             if not (folder.path / "report.html").exists():  # killed while it was written
                 write_report_safely(folder.path, say)
             return report
@@ -307,7 +322,7 @@ def _run_loop(
 
     total = plan.schedule.count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
-    with LiveView(title, total, quiet) as view, explain_lost_memory(), closing(make_engine(plan)) as engine:
+    with LiveView(title, total, quiet) as view, explain_lost_memory(TO_LEARN), closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)
         if origin is not None:
             for what in origin.notes:
@@ -322,33 +337,18 @@ def _run_loop(
         if probed is not None:
             probed.write(folder.path)
         row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+        loop.machine = row
         folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
         try:
             report = loop.run()
         except KeyboardInterrupt:
-            view.say(f"'milonga resume {shlex.quote(str(folder.path))}' goes on from the last checkpoint")
+            view.say(f"to go on from the last checkpoint: milonga resume {shlex.quote(str(folder.path))}")
             raise
         except StalledError:
             write_report_safely(folder.path, view.say)
             raise
         write_report_safely(folder.path, view.say)
         return report
-
-
-@contextmanager
-def explain_lost_memory() -> Iterator[None]:
-    """Explain in one line that memory ran out, on whatever device: numpy, torch on a CPU and torch on a GPU say it each in its
-    own way."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        lost = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not lost and "can't allocate memory" not in str(error):
-            raise
-        raise OutOfMemory(
-            "memory ran out: lower policies.NAME.micro_tokens, sampling.rows, --max-tokens, --rollouts or --problems, "
-            "or take a smaller model, or --lora"
-        ) from None
 
 
 def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], force: bool) -> Probe:

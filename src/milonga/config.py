@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from milonga import reading
 from milonga.errors import ConfigError, suggest_name
+from milonga.synonyms import Setting, describe_setting, find_flag, find_setting
 
 Binding = Literal["own", "lora", "shared"]
 RateSchedule = Literal["constant", "linear", "cosine"]
@@ -417,13 +418,25 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     path = [str(part) for part in details["loc"]]
     key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
     if details["type"] == "extra_forbidden":
-        return ConfigError(f"unknown key '{key}': {suggest_name(path[-1], _list_fields(model, path[:-1]))}")
+        return ConfigError(f"unknown key '{key}': {suggest_key(key, path[-1], _list_fields(model, path[:-1]))}")
     if path and path[-1] == "[key]":  # a table whose keys are fixed names
         return ConfigError(f"unknown key '{key.removesuffix('.[key]')}': use {details['ctx']['expected']}")
     if details["type"] == "missing":
-        return ConfigError(f"'{key}' is missing")
+        return ConfigError(f"'{key}' is missing" + (f": name it by {flag}" if (flag := find_flag(key)) else ""))
     message = details["msg"].removeprefix("Value error, ")
     return ConfigError(f"'{key}': {message} (got {details['input']!r})" if path else f"'{key}': {message}")
+
+
+def suggest_key(key: str, name: str, known: Sequence[str]) -> str:
+    """Suggest a key for one that is not known: near in meaning, or else in letters, of those that are known in its place."""
+    first, *rest = key.split(".")
+    policy = rest[0] if first == "policies" and len(rest) > 1 else "NAME"
+    found = find_setting(name)
+    if found is None or found.key in key:
+        return suggest_name(name, known)
+    if first == "policies" and found.key in PolicySection.model_fields:  # of this policy alone
+        found = Setting(f"policies.NAME.{found.key}", found.flag)
+    return describe_setting(found, policy)
 
 
 def _list_fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -7,7 +7,8 @@ was wrong, where, and what to do. The command line prints it as one line and exi
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -56,6 +57,23 @@ class MissingExtra(UserError):
     def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
         """Pickle as a plain `UserError` with the same text, to cross process boundaries."""
         return UserError, (str(self),)
+
+
+LOST_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What torch says when memory is refused, on whatever device."""
+
+
+@contextmanager
+def explain_lost_memory(advice: str) -> Iterator[None]:
+    """Explain in one line that memory ran out, on whatever device: numpy, torch on a CPU and torch on a GPU say it each in its
+    own way. `advice` names what needs less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not known and not any(words in str(error) for words in LOST_MEMORY):
+            raise
+        raise OutOfMemory(f"memory ran out: {advice}") from None
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,9 @@ With `staleness`, rollouts of later turns are sampled meanwhile; which weights s
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +21,7 @@ from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError, StalledError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.health import LATEST, RECENT, Finding, find_health
 from milonga.interrupts import delay_interrupts
 from milonga.objectives.rates import decay_factor
 from milonga.patterns.bootstrap import BOOTSTRAP, credit_bootstrap, sample_bootstrap
@@ -34,6 +37,7 @@ from milonga.runfolder.files import free_bytes, to_json, translate_disk_errors, 
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import make_note
 from milonga.runfolder.origin import Origin
+from milonga.runfolder.record import Row
 from milonga.runfolder.seals import list_lost_turns, seal_files
 from milonga.runfolder.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
@@ -90,6 +94,10 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         self.preferences = Preferences()
         self.trackers: list[Tracker] = []
+        self.settings = plan.config.model_dump(mode="json")
+        self.timing: deque[Row] = deque(maxlen=RECENT)
+        self.machine: Row | None = None
+        """What this process runs on."""
         self.prefetcher = Prefetcher(isolate_recipe(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
@@ -107,7 +115,7 @@ class Loop:
             self.config.keep.trackers,
             self.folder.path,
             self.config.keep.project,
-            self.config.model_dump(mode="json"),
+            self.settings,
             self.place.turn,
         )
 
@@ -160,7 +168,7 @@ class Loop:
         reason = self.rows[-1].get("stalled")
         if reason and self.config.stop_without_signal:
             self.ensure_checkpoint()
-            going_on = f"'milonga resume {self.folder.path} --force' goes on all the same"
+            going_on = f"to go on all the same: milonga resume {shlex.quote(str(self.folder.path))} --force"
             raise StalledError(f"stopped at turn {self.place.turn}, with a checkpoint: {reason}; {going_on}")
 
     def next_cursor(self) -> Cursor:
@@ -323,7 +331,13 @@ class Loop:
         self.folder.timing.append(dict(timing))
         for tracker in self.trackers:
             tracker.log(row["turn"], select_numbers(row))
-        self.view.add(row)
+        self.timing.append(timing)
+        self.view.add(row, {one.badge: str(one) for one in self.find_health()})
+
+    def find_health(self) -> list[Finding]:
+        """Find what is wrong with the run: by its start and its last turns, of which any agent's are among these."""
+        rows = self.rows if len(self.rows) <= LATEST else [self.rows[0], *self.rows[-LATEST:]]
+        return find_health(rows, self.settings, list(self.timing), self.machine)
 
     def checkpoint(self) -> None:
         state = {"place": asdict(self.place), "problems": self.problem_cursors, "recipe": self.recipe.state}
@@ -361,6 +375,8 @@ class Loop:
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = _summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        # Of the metrics alone: a run on another machine is the same run.
+        report["health"] = [one.to_json() for one in find_health(self.rows, self.settings)]
         if lost := list_lost_turns(self.rows):
             report["lost_turns"] = lost
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -19,11 +21,12 @@ from milonga.config import (
     is_endpoint,
     merge,
     parse_config,
+    read_toml,
 )
 from milonga.context import RunContext
 from milonga.engine.base import Engine
 from milonga.engine.remote.address import check_section, parse_address
-from milonga.errors import ConfigError, MissingExtra, suggest_name
+from milonga.errors import ConfigError, MissingExtra, Notice, suggest_name
 from milonga.loading import is_attribute, make_absolute, make_path_absolute
 from milonga.objectives import PRESETS, Objective, make_objective
 from milonga.patterns.bootstrap import schedule_bootstrap
@@ -79,6 +82,43 @@ class Plan:
             self.rewards,
             self.extract,
         )
+
+
+def read_layer(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
+    """Read a config file for these recipes. Agents and options that none of them has, but another recipe of the catalogue, are
+    left out, and it is said: one file may serve several recipes, one after the other or side by side."""
+    layer = read_toml(path)
+    left: list[str] = []
+    for section in ("policies", "options"):
+        table = layer.get(section)
+        own = {key for recipe in recipes for key in list_known_keys(recipe, section)}
+        if isinstance(table, Mapping) and (strange := set(table) - own):
+            foreign = strange & {key for other in RECIPES for key in list_known_keys(other, section)}
+            layer[section] = {key: value for key, value in table.items() if key not in foreign}
+            left += [f"{section}.{key}" for key in table if key in foreign]
+    if left:
+        text = f"'{path}': left out {', '.join(left)}, which other recipes have, but not {' or '.join(recipes)}"
+        warnings.warn(text, Notice, stacklevel=2)
+    return layer
+
+
+def drop_foreign_settings(settings: Mapping[str, Any], recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
+    """Drop from the settings the agents and options that this recipe lacks but another of these has.
+
+    Keys that none of them knows stay, and are refused by name when the config is validated.
+    """
+    out = dict(settings)
+    for section in ("policies", "options"):
+        if isinstance(out.get(section), Mapping):
+            foreign = {key for other in recipes for key in list_known_keys(other, section)} - list_known_keys(recipe, section)
+            out[section] = {key: value for key, value in out[section].items() if key not in foreign}
+    return out
+
+
+def list_known_keys(recipe: str, section: str) -> set[str]:
+    """List the agents, or the options, of a recipe."""
+    found = find_recipe(recipe)
+    return set(found.agents if section == "policies" else found.Options.model_fields)
 
 
 MakeTask = Callable[[Mapping[str, Any]], Task]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import typer
@@ -16,9 +16,12 @@ import typer
 from milonga.cli import commands as commands  # which registers them
 from milonga.cli import completion, notices
 from milonga.cli.shell import app, console
-from milonga.errors import UserError
+from milonga.errors import UserError, explain_lost_memory
 from milonga.interrupts import SIGNALS, stop_on_signals
+from milonga.synonyms import FLAGS, find_setting
 
+LESS = "ask for fewer problems, samples or tokens at once (see --help), or take a smaller model"
+"""What needs less memory, whichever command it is; a run says it more exactly."""
 STOPPED = tuple(128 + number for number in SIGNALS)
 
 
@@ -26,7 +29,8 @@ def run_guarded(command: Callable[[], Any]) -> int:
     """Run a command; a user's mistake becomes one line and exit code 2."""
     code: Any = 0
     try:
-        code = command()
+        with explain_lost_memory(LESS):
+            code = command()
     except UserError as error:
         return _print_error(str(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -34,10 +38,31 @@ def run_guarded(command: Callable[[], Any]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return _print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
+        return _print_error(_explain_parser(error))  # the parser's own: a wrong command, option or value
     if code in STOPPED:
         notices.print_line("stopped")
     return code if isinstance(code, int) else 0
+
+
+def _explain_parser(error: Any) -> str:
+    """Explain an error of the parser; for an option that is known by another name, or as a key, say how it is written here."""
+    text, context = f"{error.format_message()} (see --help)", getattr(error, "ctx", None)
+    if not (name := getattr(error, "option_name", None)) or context is None:
+        return text
+    taken = {flag for parameter in context.command.params for flag in parameter.opts}
+    return f"No such option: {name}: {said} (see --help)" if (said := suggest_option(name, taken)) else text
+
+
+def suggest_option(name: str, taken: Collection[str]) -> str | None:
+    """Suggest an option of a command that takes these, for one that it does not: near in meaning, not in letters."""
+    found = find_setting(name)
+    flag = FLAGS.get(name.strip("-").replace("-", "_")) or (found.flag if found is not None else "")
+    if flag in taken:
+        return f"did you mean {flag}?"
+    if found is not None and "--set" in taken:
+        which = " (NAME: a policy, such as generator)" if "NAME" in found.key else ""
+        return f"did you mean --set {found.key}=...?{which}"
+    return None
 
 
 def _print_error(text: str) -> int:

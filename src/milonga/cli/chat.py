@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from milonga.cli.views import escape_for_terminal
+from milonga.cli.show import print_text
 from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
@@ -26,7 +26,7 @@ def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
             try:
                 _answer_question(pair, question, f"chat/{number}", console, best_of, checks)
             except UserError as error:
-                console.print(f"[red]{escape_for_terminal(str(error))}[/red]", highlight=False)
+                print_text(console, (str(error), "red"))
     console.print()
 
 
@@ -67,15 +67,12 @@ def _answer_question(pair: Pair, question: str, id: str, console: Console, best_
 def show_solution(solution: Rollout, console: Console) -> None:
     value = solution.solution
     for number, step in enumerate(value.steps, 1):
-        console.print(f"  {number}. {escape_for_terminal(step)}", highlight=False, soft_wrap=True)
+        print_text(console, f"  {number}. {step}")
     if value.answer is None:
-        console.print(
-            f"  [yellow]no answer[/yellow] ({escape_for_terminal(str(solution.parsed.invalid))}), as it was written:",
-            highlight=False,
-        )
-        console.print(f"  {escape_for_terminal(solution.text)}", highlight=False, soft_wrap=True)
+        print_text(console, "  ", ("no answer", "yellow"), f" ({solution.parsed.invalid}), as it was written:")
+        print_text(console, f"  {solution.text}")
     else:
-        console.print(f"  [bold]{escape_for_terminal(value.answer)}[/bold]", highlight=False, soft_wrap=True)
+        print_text(console, "  ", (value.answer, "bold"))
 
 
 def _show_verdict(verdict: Verdict, console: Console) -> None:

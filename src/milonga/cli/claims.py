@@ -12,21 +12,36 @@ from rich.table import Table
 from milonga.text import format_number
 
 
-def list_claims(console: Console) -> dict[str, Any]:
+def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
+    """List all claims with what they say; or one, with its arms, metric and turns."""
+    from milonga.systems.custom import find_claim
     from milonga.systems.index import CLAIMS
 
-    table = Table("claim", "says", "arms", "metric", "turns", "wants a GPU")
-    for column in table.columns:
-        column.overflow = "fold"  # a truncated name is useless
-    table.columns[0].min_width = max(len(name) for name in CLAIMS)
-    rows = []
-    for name in CLAIMS:
-        claim = CLAIMS.get(name)
-        row = {"claim": name, "says": claim.says, "arms": list(claim.arms), "metric": claim.metric, "turns": claim.turns}
-        rows.append(row | {"more": list(claim.more), "gpu": claim.gpu})
-        arms = "\n".join(claim.arms)
-        table.add_row(name, claim.says, escape(arms), claim.metric, str(claim.turns), "yes" if claim.gpu else "")
+    claims = {each: find_claim(each) for each in ([name] if name is not None else CLAIMS)}
+    rows: list[dict[str, Any]] = [
+        {
+            "claim": each,
+            "says": claim.says,
+            "arms": list(claim.arms),
+            "metric": claim.metric,
+            "turns": claim.turns,
+            "more": list(claim.more),
+            "gpu": claim.gpu,
+        }
+        for each, claim in claims.items()
+    ]
+    if name is not None:
+        (row,) = rows
+        for key, value in row.items():
+            said = ", ".join(value) if isinstance(value, list) else str(value)
+            console.print(f"{key}: {said}", markup=False, highlight=False, soft_wrap=True)
+        return {"claims": rows}
+    table = Table("claim", "says", "turns", box=None)
+    table.columns[0].min_width = max(len(each) for each in claims)
+    for row in rows:
+        table.add_row(row["claim"], escape(row["says"]), f"{row['turns']}" + (" *" if row["gpu"] else ""))
     console.print(table)
+    console.print("* wants a GPU. Arms and metric of one: milonga claim NAME --list", highlight=False)
     return {"claims": rows}
 
 

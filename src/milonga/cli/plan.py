@@ -70,7 +70,8 @@ def _make_lengths(limit: int, mean: float | None, spread: float) -> Lengths:
     return Lengths(mean if mean is not None else limit / 2, limit, spread)
 
 
-def print_plan(data: dict[str, Any], console: Console) -> None:
+def print_plan(data: dict[str, Any], console: Console, all_: bool = False) -> None:
+    """Print what a run would take; with `all_` also what each group does, what is assumed, and how good the model is."""
     models = " and ".join(
         f"{policy} {one['name']} ({one['parameters'] / 1e9:.3g}B, {one['source']})" for policy, one in data["models"].items()
     )
@@ -82,8 +83,16 @@ def print_plan(data: dict[str, Any], console: Console) -> None:
         highlight=False,
     )
     _print_placements(data, console)
-    _print_groups(data, console)
     console.print(_describe_simulation(data), highlight=False)
+    if not all_:
+        errors = data["calibration"]["errors"]
+        console.print(
+            f"error of the model: median {errors['median']:.1%}, worst {errors['worst']:.1%}; groups, assumptions and all "
+            "that was measured: --all",
+            highlight=False,
+        )
+        return
+    _print_groups(data, console)
     console.print("assumptions:")
     for line in data["assumptions"]:
         console.print(f"  - {escape(line)}", highlight=False)
@@ -103,7 +112,7 @@ def _describe_simulation(data: dict[str, Any]) -> str:
 def _print_placements(data: dict[str, Any], console: Console) -> None:
     found = [one for one in (data["best"], data["other"]) if one is not None]
     names = {"colocated": "in turns on all", "split": "split"}
-    table = Table("", *(names[one["kind"]] + (" (best)" if one is found[0] else "") for one in found))
+    table = Table("", *(names[one["kind"]] + (" (best)" if one is found[0] else "") for one in found), box=None)
     price = data["price"]
 
     def row(label: str, *values: str) -> None:

@@ -7,12 +7,14 @@ from contextlib import closing
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
-from milonga.cli.views import escape_for_terminal
+from milonga.cli.show import print_text
 from milonga.errors import UserError
 from milonga.pair import make_run_context, restrict_to_agents
 from milonga.probing import Probe, can_probe, probe
 from milonga.resolve import Plan
+from milonga.text import escape_invisible
 
 
 def run_probe(plan: Plan, problems: int, rollouts: int) -> Probe:
@@ -42,5 +44,5 @@ def print_probe(found: Probe, console: Console) -> None:
     if not found.advice:
         console.print("Nothing to change.")
     for example in found.examples:
-        console.rule(f"unreadable, by the {escape(example.agent)}: {escape_for_terminal(example.why)}", align="left")
-        console.print(escape_for_terminal(example.text), highlight=False)
+        console.rule(Text(escape_invisible(f"unreadable, by the {example.agent}: {example.why}")), align="left")
+        print_text(console, example.text)

@@ -83,7 +83,8 @@ AsJson = Annotated[
 TaskName = Annotated[
     str | None,
     typer.Option(
-        help="A task (see 'milonga list tasks'), reasoning_gym:NAME, or your own: file.py:attribute.",
+        help="bugs, chain, code, gsm8k, haystack, hub, jsonl, last_letter, search, reasoning_gym:NAME (see 'milonga list "
+        "tasks'), or your own: file.py:attribute.",
         autocompletion=completion.complete_tasks,
     ),
 ]

@@ -18,7 +18,7 @@ from milonga.config import flatten_keys, merge, parse_settings, read_toml, to_to
 from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.evals import metric_names
 from milonga.evals.bench import has_bench
-from milonga.resolve import Plan, resolve
+from milonga.resolve import Plan, drop_foreign_settings, read_layer, resolve
 from milonga.runfolder.files import write_atomically
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
@@ -113,7 +113,7 @@ def plan_comparison(
     flags = {"turns": turns, "device": device, "task": {"name": task} if isinstance(task, str) else task}
     flags["sampling"] = None if sampler is None else {"sampler": sampler}
     layers = [
-        {k: v for k, v in read_toml(Path(config)).items() if k not in OURS} if config is not None else {},
+        {} if config is None else _read_common_layer(Path(config), [_get_recipe_name(name) for name in named]),
         {k: v for k, v in flags.items() if v is not None},
         *settings,
     ]
@@ -129,6 +129,11 @@ def plan_comparison(
         _check_flops_known(arms)
     _check_metric(_add_eval_prefix(metric), arms)
     return Comparison(arms, chosen, cast(Match, match), _add_eval_prefix(metric), _find_baseline(baseline, list(named)))
+
+
+def _read_common_layer(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
+    """Read a config file for all arms: that of a run serves too, without what is asked for otherwise here."""
+    return {key: value for key, value in read_layer(path, recipes).items() if key not in OURS}
 
 
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
@@ -175,30 +180,12 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> tuple[int, ...]:
 
 def _plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int) -> Arm:
     recipe = _get_recipe_name(name)
-    fitting = _drop_foreign_settings(common, recipe, [_get_recipe_name(other) for other in names])
+    fitting = drop_foreign_settings(common, recipe, [_get_recipe_name(other) for other in names])
     return Arm(name, recipe, resolve([fitting, own, {"recipe": recipe, "seed": seed, "budget": {}}]))
 
 
 def _get_recipe_name(name: str) -> str:
     return _split_arm(name)[0]
-
-
-def _drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
-    """Drop from the common settings the agents and options that this recipe lacks but another arm has.
-
-    Keys that no arm knows stay, and are refused by name when the config is validated.
-    """
-    out = dict(common)
-    for section in ("policies", "options"):
-        if isinstance(out.get(section), Mapping):
-            foreign = {key for other in recipes for key in _list_known_keys(other, section)} - _list_known_keys(recipe, section)
-            out[section] = {key: value for key, value in out[section].items() if key not in foreign}
-    return out
-
-
-def _list_known_keys(recipe: str, section: str) -> set[str]:
-    found = find_recipe(recipe)
-    return set(found.agents if section == "policies" else found.Options.model_fields)
 
 
 def _check_same(arms: Sequence[Arm]) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
-from milonga.config import explain
-from milonga.errors import ConfigError, suggest_name
+from milonga.config import explain, suggest_key
+from milonga.errors import ConfigError
 from milonga.objectives.spec import Estimator, Loss, Part, RolloutFilter
 from milonga.registry import Registry
 
@@ -83,8 +83,13 @@ def make_objective(preset: str, overrides: dict[str, Any] | None = None, where: 
     base = PRESETS.get(preset)
     for key in overrides or {}:
         if key not in ObjectiveSection.model_fields:
-            raise ConfigError(f"unknown key '{where}.{key}': {suggest_name(key, ObjectiveSection.model_fields)}")
+            raise ConfigError(
+                f"unknown key '{where}.{key}': {suggest_key(f'{where}.{key}', key, [*ObjectiveSection.model_fields])}"
+            )
     try:
-        return ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
+        found = ObjectiveSection.model_validate({**base.model_dump(), **(overrides or {})}).split()
     except ValidationError as error:
         raise explain(error, ObjectiveSection, where) from None
+    if "beta" in (overrides or {}) and found.loss.kind == "policy_gradient":  # elsewhere it is the weight of the KL
+        raise ConfigError(f"'{where}.beta' does nothing in a policy gradient; the weight of a KL is {where}.kl_coef")
+    return found

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
+from milonga.health import CLEAR, examine
 from milonga.probing import Probe
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
@@ -109,13 +110,15 @@ def _build_remark_blocks(record: Record) -> list[Block]:
 
 
 def _find_remarks(record: Record) -> list[str]:
-    """List warnings that the numbers give a reason for: trivial F1, a hacking gap, guessed answers, skipped updates."""
+    """List what is wrong with the run, as the terminal and the board say it too, and what else the numbers give a reason for:
+    trivial F1, guessed answers, skipped updates."""
 
     def end(metric: str) -> float | None:
         values = record.get_curve(metric)[1]
         return values[-1] if values else None
 
-    out = []
+    found = examine(record)
+    out = [f"{one.badge}: {one}." for one in found]
     f1, trivial = end("eval/verifier/f1"), end("eval/verifier/trivial/error_modal")
     if f1 is not None and trivial is not None and f1 <= trivial:
         out.append(
@@ -123,23 +126,17 @@ def _find_remarks(record: Record) -> list[str]:
             "knowing whether there is an error, and naming the most common place."
         )
     gap = end("eval/hacking_gap")
-    if gap is not None and abs(gap) > 0.1:
+    if gap is not None and abs(gap) > CLEAR and "gap grows" not in {one.badge for one in found}:
         points = f"{100 * abs(gap):.1f} percentage points"
         out.append(f"The share of solutions that the verifier calls right is {points} {TOO_KIND if gap > 0 else TOO_STRICT}.")
     accuracy, sound = end("eval/generator/accuracy"), end("eval/generator/sound_accuracy")
     if accuracy is not None and sound is not None and accuracy - sound > 0.1:
         out.append(f"{accuracy - sound:.1%} of the solutions have a right answer and a wrong step: answers may be guessed.")
-    for metric in record.metrics("eval/"):
-        value = end(metric)
-        if metric.endswith("/invalid_rate") and value is not None and value > 0.05:
-            out.append(f"{value:.1%} of what the {metric.split('/')[1]} writes cannot be read.")
     skipped = sum(to_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
     if skipped:
         out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
     if lost := list_lost_turns(record.rows):
         out.append(f"The metrics of turns {format_turns(lost)} are lost: the run went on without them.")
-    if record.last.get("stalled"):
-        out.append(f"The run has stalled: {record.last['stalled']}.")
     dropped = sum(to_number(row.get("dropped")) or 0 for row in record.rows)
     if dropped:
         out.append(f"{dropped:.0f} samples were left out of the turns (too long, or their grader failed).")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, Group
@@ -114,9 +115,14 @@ class LiveView(Panel):
         super().__init__(quiet)
         self.title, self.total = title, total
         self.rows: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self.health: dict[str, str] = {}
+        """What is wrong now: the word for it, and the sentence."""
         self.began, self.first = time.monotonic(), 0
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any], health: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Show a turn and the run's health. Where lines stay, what is wrong is said once, when it begins."""
+        new = [f"{badge}: {text}" for badge, text in health.items() if badge not in self.health]
+        self.health = dict(health)
         if not self.rows:
             self.began, self.first = time.monotonic(), int(row["turn"])
         self.rows.append(row)
@@ -125,6 +131,8 @@ class LiveView(Panel):
         else:
             cells = [f"{name} {format_number(row[key])}" for key, name in COLUMNS.items() if _is_shown(row, key)]
             self.say("  ".join(cells) + f"  {self.format_time_left(row)}")
+            for line in new:
+                self.say(f"health: {line}")
 
     def format_time_left(self, row: dict[str, Any]) -> str:
         """Format the elapsed time, and an estimate of the time left after the first turn."""
@@ -144,4 +152,5 @@ class LiveView(Panel):
             table.add_row(*(format_number(row.get(key)) for key in present))
         last = self.rows[-1]
         bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
-        return Group(table, bar, Text(self.format_time_left(last)))
+        health = [Text(escape_invisible(f"{badge}: {text}"), style="yellow") for badge, text in self.health.items()]
+        return Group(table, *health, bar, Text(self.format_time_left(last)))

@@ -15,7 +15,7 @@ from milonga.cli.shell import AsJson, RunFolder, app, console, print_json
 @app.command(
     name="list",
     rich_help_panel=LOOK,
-    epilog=format_examples("milonga list recipes  # each with its paper and what it needs", "milonga list tasks --json"),
+    epilog=format_examples("milonga list recipes --all  # each with its paper and what it needs", "milonga list tasks --json"),
 )
 def list_(
     kind: Annotated[
@@ -25,13 +25,14 @@ def list_(
             autocompletion=completion.complete_from("recipes", "tasks", "roles", "objectives", "suites"),
         ),
     ],
+    all_: Annotated[bool, typer.Option("--all", help="Every column.")] = False,
     json: AsJson = False,
 ) -> None:
     """List what there is."""
     from milonga.cli.views import list_registry, print_listing
 
     rows = list_registry(kind)
-    print_listing(kind, rows, console)
+    print_listing(kind, rows, console, all_)
     if json:
         print_json({kind: rows})
 
@@ -39,18 +40,23 @@ def list_(
 @app.command(
     rich_help_panel=LOOK,
     epilog=format_examples(
-        "milonga show runs/first  # curves, and the last solutions with the verdict on each step",
+        "milonga show runs/first  # health, curves, and the last solutions with the verdict on each step",
         "milonga show runs/first --transcripts 20",
+        "milonga show runs/first --all --json  # every metric, as data",
     ),
 )
 def show(
     folder: RunFolder,
     transcripts: Annotated[int, typer.Option(help="How many of the last transcripts.")] = 3,
+    all_: Annotated[bool, typer.Option("--all", help="Every metric, not only the curves that matter most.")] = False,
+    json: AsJson = False,
 ) -> None:
-    """Curves and the last transcripts of a run, with step verdicts."""
-    from milonga.cli.views import show_run
+    """What a run has learned, what is wrong with it, its last transcripts, and what to do next."""
+    from milonga.cli.show import show_run
 
-    show_run(folder, transcripts, console)
+    found = show_run(folder, transcripts, console, all_)
+    if json:
+        print_json(found)
 
 
 @app.command(
@@ -103,10 +109,14 @@ def board(
 
 
 @app.command(
-    rich_help_panel=LOOK, epilog=format_examples("milonga doctor  # the first thing to run where something does not work")
+    rich_help_panel=LOOK,
+    epilog=format_examples("milonga doctor  # the first thing to run where something does not work", "milonga doctor --json"),
 )
-def doctor() -> None:
+def doctor(json: AsJson = False) -> None:
     """What is installed, which devices there are, and what would be used."""
-    from milonga.cli.doctor import examine
+    from milonga.cli.doctor import examine, print_examined
 
-    examine(console)
+    found = examine()
+    print_examined(found, console)
+    if json:
+        print_json(found)

@@ -325,7 +325,8 @@ def sweep(
 @app.command(
     rich_help_panel=MEASURE,
     epilog=format_examples(
-        "milonga claim --list  # what each paper says, and what would be run",
+        "milonga claim --list  # what each paper says",
+        "milonga claim prime --list  # what would be run for it",
         "milonga claim prime --seeds 5",
     ),
 )
@@ -345,14 +346,16 @@ def claim(
     device: Device = None,
     sampler: Sampler = None,
     jobs: Jobs = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims, or what one would run.")] = False,
     json: AsJson = False,
 ) -> None:
     """Test what a paper claims, in miniature. The same command goes on where it stopped."""
     from milonga.cli.claims import list_claims, try_claim
 
-    asked = None if list_ else name
-    found = list_claims(console) if asked is None else try_claim(asked, seeds, full, out, device, sampler, jobs, console)
+    if name is None or list_:
+        found = list_claims(console, name)
+    else:
+        found = try_claim(name, seeds, full, out, device, sampler, jobs, console)
     if json:
         print_json(found)
     if found.get("failed"):

@@ -182,10 +182,12 @@ def resume(
     from milonga import api
     from milonga.cli.views import print_summary
 
+    had_ended = turns is None and (folder / "report.json").exists()
     report = api.resume(
         folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes, trust=trust or ()
     )
-    print_summary(report, console)
+    if not had_ended:  # nothing was learned: what it had learned, `show` says
+        print_summary(report, console)
     if json:
         print_json(report)
 
@@ -196,6 +198,7 @@ def resume(
         "milonga plan --generator 7b --verifier 7b --gpus 64",
         "milonga plan --generator 72b --verifier 7b --gpus 256 --problems 512 --rollouts 16 --tokens 8192",
         "milonga plan --recipe grpo --generator 1.5b --gpus 8 --gpu h100 --price 2.2 --json",
+        "milonga plan --generator 7b --gpus 64 --all  # with what each group does, and how good the model is",
     ),
 )
 def plan(
@@ -258,6 +261,9 @@ def plan(
     price: Annotated[
         float | None, typer.Option(min=0, max=1e9, help="Of an hour of one GPU; a round assumption by default.")
     ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="With groups of GPUs, assumptions and measurements.", rich_help_panel=OUTPUT)
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Predict time, memory and cost of a turn, and the best split of GPUs, from a model calibrated on one GPU."""
@@ -281,6 +287,6 @@ def plan(
         turns=turns,
         price=price,
     )
-    print_plan(found, console)
+    print_plan(found, console, all_)
     if json:
         print_json(found)

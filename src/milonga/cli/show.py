@@ -1,0 +1,216 @@
+"""The body of `milonga show`, and what `milonga run` says at its end: headline, health, curves that matter, what to do next.
+
+Invariant: what models wrote is printed as it was written, but for characters that a terminal would act upon.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from milonga.health import Finding, examine
+from milonga.report.curves import TITLES
+from milonga.runfolder.flow import compute_reward_flow
+from milonga.runfolder.matrix import FIGURES, read_matrix
+from milonga.runfolder.record import Record, read_record
+from milonga.runfolder.transcripts import Transcript, read_transcripts
+from milonga.systems.index import CLAIMS, RECIPES
+from milonga.text import escape_invisible, format_number
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+WIDTH = 16
+"""Most points of a sparkline: the last ones."""
+MOST_CURVES = 3
+MATTERS = (
+    *("eval/generator/accuracy", "eval/verifier/f1", "eval/hacking_gap", "eval/verifier/balanced_accuracy"),
+    *("rollouts/generator/accuracy", "learn/generator/entropy"),
+)
+"""Metrics that matter for most recipes, the first ones most."""
+SET = "--set "
+MOST_REASONS = 5
+KINDS = ("eval/", "rollouts/", "learn/", "credit/")
+
+
+def print_text(console: Console, *parts: str | tuple[str, str]) -> None:
+    """Print text that may be anybody's in one paragraph: nothing in it is markup, nothing is wrapped, and control characters
+    are printed as escapes. A part may come with a style."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    console.print(Text.assemble(*((escape_invisible(text, lines=True), style) for text, style in pairs)), soft_wrap=True)
+
+
+def draw_sparkline(values: Sequence[float]) -> str:
+    """Draw the end of a curve as a sparkline, one line of text."""
+    values = values[-WIDTH:]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[1 + round((v - low) / span * (len(BLOCKS) - 2))] for v in values)
+
+
+def choose_curves(record: Record) -> list[str]:
+    """Choose the metrics that matter for a recipe: accuracy, what its claim is about, what it measures itself, and what matters
+    for most; those with a curve before those with one value."""
+    known = record.curves
+    wanted = ["eval/generator/reward", MATTERS[0]] if record.config.rewards else [MATTERS[0]]
+    if (name := record.config.recipe) in CLAIMS:
+        wanted.append(CLAIMS.get(name).metric)
+    if name in RECIPES:  # one of the user's own is not loaded to look at a run
+        own: Any = RECIPES.get(name).measures  # a property where they follow from the options
+        wanted += [f"eval/{metric}" for metric in own] if isinstance(own, tuple) else []
+    wanted += [*MATTERS[1:], *(metric for metric in record.metrics("eval/") if not metric.endswith("/reward"))]
+    found = [metric for metric in dict.fromkeys(wanted) if metric in known]
+    return sorted(found, key=lambda metric: len(known[metric][1]) < 2)[:MOST_CURVES]
+
+
+def title_metric(metric: str) -> str:
+    """The words for a metric, or its name without where it was measured."""
+    return TITLES.get(metric, metric.removeprefix("eval/"))
+
+
+def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
+    """List commands that make sense now. They carry this run's own task and models, by its config."""
+    run, config = shlex.quote(str(record.folder)), shlex.quote(str(record.folder / "config.toml"))
+    recipe = shlex.quote(record.config.recipe)
+    advised = next((one.help for one in findings if one.help.startswith(SET)), None)
+    solves = bool(record.get_curve(MATTERS[0])[0])
+    out = []
+    if record.summary is None:
+        out.append(f"milonga resume {run}" + (" --force" if record.last.get("stalled") else ""))
+    if findings and solves:
+        out.append(f"milonga probe {recipe} --config {config}")
+    if advised:
+        out.append(f"milonga run {recipe} --config {config} {SET}{shlex.quote(advised.removeprefix(SET))}")
+    if record.summary is not None:
+        out.append(f"milonga eval {run} --split test")
+        if solves and not any(one.severe for one in findings) and _is_comparable(record.config.recipe):
+            out.append(f"milonga compare {recipe} {'tango' if recipe == 'grpo' else 'grpo'} --config {config} --seeds 5")
+    return out
+
+
+def _is_comparable(recipe: str) -> bool:
+    """Whether a recipe can be compared with plain GRPO by the config of its run: its generator learns by a policy gradient."""
+    return recipe in RECIPES and "generator" not in RECIPES.get(recipe).learns
+
+
+def collect_overview(record: Record, metrics: Sequence[str]) -> dict[str, Any]:
+    """What `show` says of a run, as data."""
+    findings = examine(record)
+    curves = {metric: record.get_curve(metric)[1] for metric in metrics}
+    return {
+        "run": str(record.folder),
+        "recipe": record.config.recipe,
+        "task": str(record.config.task["name"]),
+        "models": {name: section.model for name, section in record.config.policies.items()},
+        "turn": record.last["turn"],
+        "finished": record.summary is not None,
+        "health": [one.to_json() for one in findings],
+        "metrics": {metric: {"start": values[0], "now": values[-1]} for metric, values in curves.items()},
+        "credit": {f"{source}>{policy}": share for (source, policy), share in compute_reward_flow(record.rows).items()},
+        "next": list_next_steps(record, findings),
+    }
+
+
+def show_run(folder: Path, transcripts: int, console: Console, all_: bool = False) -> dict[str, Any]:
+    """Print a run; return what `--json` prints."""
+    record = read_record(folder)
+    findings, chosen = examine(record), choose_curves(record)
+    _print_headline(record, chosen, console)
+    print_health(findings, console)
+    every = sorted(record.metrics(*KINDS))
+    _print_curves(record, every if all_ else chosen, console, all_)
+    for (source, policy), share in compute_reward_flow(record.rows).items():
+        print_text(console, f"  {policy} had {share:.0%} of its credit from {source}")
+    if not all_ and (rest := len(every) - len(chosen)) > 0:
+        print_text(console, f"  {rest} more metrics: --all")
+    _print_matrix(folder, console)
+    if transcripts > 0:
+        _print_transcripts(read_transcripts(folder, record.config), transcripts, console)
+    print_next_steps(list_next_steps(record, findings), console)
+    return collect_overview(record, every if all_ else chosen)
+
+
+def _print_matrix(folder: Path, console: Console) -> None:
+    """Print verifiers and generators of all checkpoints against each other, if they were measured."""
+    found = read_matrix(folder)
+    if found is None:
+        return
+    for figure, title in FIGURES.items():
+        table = Table(*found.list_head(), title=title, title_justify="left")
+        for row in found.list_rows(figure, intervals=False):
+            table.add_row(*row)
+        console.print(table)
+
+
+def _print_headline(record: Record, chosen: Sequence[str], console: Console) -> None:
+    """Print which run it is and what it learned, in two lines."""
+    config, last = record.config, record.last
+    turns = "" if config.budget else f" of {config.turns}"
+    state = (
+        f"finished after {last['turn']} turns"
+        if record.summary is not None
+        else f"at lead turn {last.get('lead_turn', 0)}{turns}"
+    )
+    print_text(console, (f"{config.recipe} on {config.task['name']}", "bold"), f", seed {config.seed}, {state}")
+    models = dict.fromkeys(section.model for section in config.policies.values())
+    by = ", ".join(f"{' and '.join(n for n, s in config.policies.items() if s.model == model)}: {model}" for model in models)
+    print_text(console, by)
+    if chosen and len(values := record.get_curve(chosen[0])[1]) > 1:
+        print_text(console, f"{title_metric(chosen[0])} {values[0]:.3f} -> {values[-1]:.3f} ({values[-1] - values[0]:+.3f})")
+
+
+def print_health(findings: Sequence[Finding], console: Console) -> None:
+    """Print what is wrong, a paragraph each; or that nothing is."""
+    if not findings:
+        print_text(console, "health: ", ("nothing found wrong", "green"))
+    for one in findings:
+        print_text(console, "health: ", (one.badge, "bold red" if one.severe else "bold yellow"), f": {one}")
+
+
+def print_next_steps(steps: Sequence[str], console: Console) -> None:
+    print_text(console, "what to try next:")
+    for step in steps:
+        print_text(console, f"  {step}")
+
+
+def _print_curves(record: Record, metrics: Sequence[str], console: Console, by_name: bool) -> None:
+    """Print metrics with a sparkline each. One that was measured once has no curve, and is shown all the same."""
+    if not metrics:
+        return
+    name = Column("metric", no_wrap=True, overflow="fold")
+    table = Table(
+        name, *(Column(title, no_wrap=True, justify="right") for title in ("start", "now")), Column("curve", no_wrap=True)
+    )
+    for metric in metrics:
+        values = record.get_curve(metric)[1]
+        label = escape_invisible(metric if by_name else title_metric(metric))
+        curve = draw_sparkline(values) if len(values) > 1 else ""
+        table.add_row(Text(label), format_number(values[0]), format_number(values[-1]), curve)
+    console.print(table)
+
+
+def _print_transcripts(transcripts: Sequence[Transcript], count: int, console: Console) -> None:
+    """Print the last saved solutions with the verdict and, if known, the true label beside each step; and of what could not be
+    read, the reason."""
+    for one in transcripts[-count:]:
+        console.rule(Text(escape_invisible(one.id)), align="left")
+        print_text(console, one.question)
+        for step in one.steps:
+            said = {None: (" ", ""), True: ("✓", "green"), False: ("✗", "red")}[step.verdict]
+            true = {None: "", True: "right", False: "wrong"}[step.truth]
+            print_text(console, f"  {step.text:<40} ", said, (f" {true}", "dim"))
+        answer = "no answer" if one.answer is None else f"answer {one.answer}"
+        grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
+        final = {True: "right", False: "wrong", None: "nothing readable"}[one.says_right]
+        print_text(console, f"  {answer}: {grade}" + (f"; verifier says {final}" if one.checked else ""))
+        if one.invalid:
+            print_text(console, (f"  cannot be read: {one.invalid}; as it was written:", "dim"))
+            print_text(console, one.text)
+    bad = [one for one in transcripts if one.invalid]
+    for reason, number in Counter(one.invalid for one in bad).most_common(MOST_REASONS):
+        print_text(console, f"{number} of {len(transcripts)} solutions cannot be read: {reason}")

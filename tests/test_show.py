@@ -1,0 +1,111 @@
+"""What is shown of a run: curves that matter, and commands to go on with that are taken as they stand; health while it runs."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases import TINY
+from helpers import Command
+from milonga.api import plan_run
+from milonga.cli.show import choose_curves, list_next_steps, title_metric
+from milonga.comparing.arms import plan_comparison
+from milonga.config import Config, RewardSection, parse_setting, to_toml
+from milonga.health import Finding
+from milonga.resolve import resolve
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.record import Record
+from milonga.systems.index import RECIPES
+from short import SHORT
+
+ACCURACY = "eval/generator/accuracy"
+TRUNCATED = Finding("truncated", "cut", "--set sampling.max_tokens=48", ("sampling.max_tokens",))
+
+
+def make_record(folder: Path, config: Config, ended: bool = True, **more: float | str) -> Record:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(to_toml(config.model_dump(mode="json")))
+    rows: list[dict[str, Any]] = [
+        {"turn": turn, **{key.replace("__", "/"): value for key, value in more.items()}} for turn in (0, 1)
+    ]
+    return Record(folder, config, rows, [], [], {"turns": 1} if ended else None)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES])
+def test_what_to_try_next_is_taken_as_it_stands(recipe: str, tmp_path: Path) -> None:
+    """With the run's own config: the probe, the run with what is advised, and the comparison can all be planned."""
+    config = resolve([TINY, SHORT[recipe].settings, {"recipe": recipe}]).config
+    record = make_record(tmp_path / "a run", config, eval__generator__accuracy=0.5)
+    steps = [shlex.split(step) for step in list_next_steps(record, [TRUNCATED])]
+    imitates = "generator" in RECIPES.get(recipe).learns  # then its objective is none of GRPO's
+    assert [words[1] for words in steps] == ["probe", "run", "eval", *([] if imitates else ["compare"])]
+    probe, again, _, *rest = steps
+    assert plan_run(probe[2], config=probe[4]).config.task == config.task
+    changed = plan_run(again[2], config=again[4], settings=[parse_setting(again[6])]).config
+    assert changed.sampling.max_tokens == 48 and changed.policies.keys() == config.policies.keys()
+    for compare in rest:
+        arms = plan_comparison(compare[2:4], config=compare[5], seeds=compare[7]).arms
+        assert [arm.plan.config.task for arm in arms] == [config.task] * 2
+
+
+def test_steps_follow_the_state_of_a_run(tmp_path: Path) -> None:
+    config = resolve([TINY, {"recipe": "grpo"}]).config
+    record = make_record(tmp_path, config, eval__generator__accuracy=0.5)
+    assert [step.split()[1] for step in list_next_steps(record, [])] == ["eval", "compare"]
+    severe = Finding("unreadable", "nothing", severe=True)
+    assert [step.split()[1] for step in list_next_steps(record, [severe])] == ["probe", "eval"]
+    stopped = make_record(tmp_path, config, ended=False)
+    assert list_next_steps(stopped, []) == [f"milonga resume {tmp_path}"]
+    stalled = make_record(tmp_path, config, ended=False, stalled="why")
+    assert list_next_steps(stalled, []) == [f"milonga resume {tmp_path} --force"]
+
+
+def test_the_curves_that_matter_are_accuracy_the_claim_and_what_is_usual(tmp_path: Path) -> None:
+    figures = {
+        name.replace("/", "__"): 0.5 for name in (ACCURACY, "eval/verifier/pair_accuracy", "eval/verifier/f1", "eval/zeal")
+    }
+    prime = make_record(tmp_path, resolve([TINY, SHORT["prime"].settings, {"recipe": "prime"}]).config, **figures)
+    assert choose_curves(prime) == [ACCURACY, "eval/verifier/pair_accuracy", "eval/verifier/f1"]
+    grpo = resolve([TINY, {"recipe": "grpo"}]).config
+    assert choose_curves(make_record(tmp_path, grpo, learn__generator__entropy=0.1, eval__generator__accuracy=0.5)) == [
+        ACCURACY,
+        "learn/generator/entropy",
+    ]
+    both = {"eval__generator__reward": 0.1, "eval__generator__accuracy": 0.5}
+    assert choose_curves(make_record(tmp_path, grpo, **both)) == [ACCURACY]
+    paid = grpo.model_copy(update={"rewards": [RewardSection(function="a.py:f")]})
+    assert choose_curves(make_record(tmp_path, paid, **both)) == ["eval/generator/reward", ACCURACY]
+    own = grpo.model_copy(update={"recipe": "mine.py:Mine"})  # is not loaded: there is no such file
+    assert choose_curves(make_record(tmp_path, own, eval__mine__zeal=0.5)) == ["eval/mine/zeal"]
+    assert title_metric("eval/mine/zeal") == "mine/zeal"
+
+
+def test_what_is_wrong_is_said_once_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    view = LiveView("title", 4)
+    for turn, health in enumerate(
+        [{}, {"truncated": "10 % are cut"}, {"truncated": "20 % are cut"}, {}, {"truncated": "30 % are cut"}]
+    ):
+        view.add({"turn": turn}, health)
+    said = [line for line in screen.getvalue().splitlines() if line.startswith("health")]
+    assert said == ["health: truncated: 10 % are cut", "health: truncated: 30 % are cut"]
+
+
+def test_a_run_says_what_is_wrong_in_the_terminal_its_report_and_show_alike(milonga: Command, tmp_path: Path) -> None:
+    """Solutions that are all cut: one cause, which comes first, in the same words everywhere."""
+    out, config = tmp_path / "run", tmp_path / "config.toml"
+    config.write_text(to_toml({**TINY, "sampling": {"max_tokens": 4}, "keep": {"rollouts_every": 1}}))
+    run = milonga("run", "grpo", "--turns", "1", "--config", config, "--out", out, "--json")
+    text = "100 % of the generator's outputs are cut at the limit of their length: --set sampling.max_tokens=8"
+    assert run.err.count(f"health: truncated: {text}") == 2, "when it is seen, and at the end"
+    first = run.json["health"][0]
+    assert (first["badge"], f"{first['text']}: {first['help']}", first["severe"]) == ("truncated", text, True)
+    shown = milonga("show", out, "--json")
+    assert shown.json["health"][0] == first and f"health: truncated: {text}" in shown.err
+    assert "solutions cannot be read: no answer line" in shown.err
+    assert text in (out / "report.html").read_text().replace("&#x27;", "'").replace("&#39;", "'")
