@@ -225,6 +225,7 @@ class Vllm:
     def __init__(self, args: argparse.Namespace) -> None:
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")  # or it would look for a network
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # only for truncated sampling, and it would compile
         # Asking whether there is a GPU initialises the driver, and a process that was forked after that cannot use it.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
