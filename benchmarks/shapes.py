@@ -16,7 +16,15 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from milonga.config import PolicySection
 from milonga.engine.local.codec import Codec
@@ -27,6 +35,9 @@ QWEN = {
     "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
     "num_key_value_heads": 2, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN_HALF = QWEN | {
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+}  # fmt: skip
 QWEN_7B = QWEN | {
     "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4,
     "tie_word_embeddings": False,
@@ -36,11 +47,12 @@ SMOLLM = {
     "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5, "tie_word_embeddings": True,
 }  # fmt: skip
 TINY = SMOLLM | {
-    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1,
 }  # fmt: skip
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SHAPES: dict[str, Callable[[], Any]] = {
+    "qwen2.5-0.5b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_HALF, **ENDS)),
     "qwen2.5-1.5b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN, **ENDS)),
     "qwen2.5-7b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_7B, **ENDS)),
     "smollm2-135m": lambda: LlamaForCausalLM(LlamaConfig(**SMOLLM, **ENDS)),
@@ -56,6 +68,25 @@ def make_policy(shape: str, device: str, **options: Any) -> Policy:
     tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("embedded"))
     section = PolicySection(model=shape, **options)
     return Policy("p", section, model, Codec(tokenizer, section.chat), adapter=None)
+
+
+def load_policy(model: str, device: str, **options: Any) -> Policy:
+    """A policy of a shape, or of a model in a folder."""
+    if model in SHAPES:
+        return make_policy(model, device, **options)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).eval()
+    section = PolicySection(model=model, **options)
+    return Policy("p", section, loaded, Codec(AutoTokenizer.from_pretrained(model), section.chat), adapter=None)
+
+
+def make_config(model: str) -> Any:
+    """The configuration of a shape, or of a model in a folder."""
+    if model not in SHAPES:
+        return AutoConfig.from_pretrained(model)
+    with torch.device("meta"):
+        made = SHAPES[model]()
+    made.config.architectures = [type(made).__name__]
+    return made.config
 
 
 def wait(device: str) -> None:

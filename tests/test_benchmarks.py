@@ -24,6 +24,7 @@ NEEDS = {
     "check_ray_gpu": "ray",
     "board": "nicegui",
     "serve": "fastapi",
+    "peers": "triton",
     "turn": "math_verify",
     "trl_grpo": "trl",
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from milonga.engine.local.cache import RoomyLayer, is_roomy
 from milonga.engine.local.policy import Policy
+from milonga.engine.local.products import multiply
 
 SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
@@ -71,4 +72,4 @@ def _norm(norm: Any, x: Tensor) -> Tensor:
 
 
 def _linear(linear: Any, x: Tensor) -> Tensor:
-    return F.linear(x, linear.weight, linear.bias)
+    return multiply(x, linear.weight, linear.bias)
