@@ -9,21 +9,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from milonga.config import Config
+from milonga.health import FEW_SIGNALS, OFTEN_CUT, OFTEN_UNREADABLE, ONE_SIDED
 from milonga.probing.figures import JudgeFigures, OutputFigures, SolverFigures
 from milonga.text import format_share
 
-OFTEN_CUT = 0.1
-"""Share of truncated outputs from which on a higher limit is advised."""
-OFTEN_UNREADABLE = 0.2
 BOOTSTRAP_TURNS = 10
 """Turns of bootstrap that are advised: in so many a 0.5B verifier went from 37 % to 99 % readable (docs/results)."""
-FEW_SIGNALS = 0.2
-"""Share of groups with a signal below which most of the sampling is for nothing."""
 OFTEN_UNSOUND = 0.2
 GREEDY_GAIN = 0.15
 """Difference between greedy and sampled accuracy from which on the temperature costs too much."""
-ONE_SIDED = 0.95
-"""Share of equal verdicts from which on they tell nothing."""
 CHANCE = 0.55
 """AUROC up to which a verifier cannot tell right from wrong."""
 

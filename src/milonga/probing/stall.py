@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from milonga.evals.metrics import mean
+from milonga.health import MOST
 from milonga.text import format_share
 from milonga.types import TrainBatch
 
 Row = Mapping[str, Any]
-MOST = 0.9
-"""Share of outputs from which on they count as all of them."""
 
 
 def count_signals(train_batch: TrainBatch) -> int:

@@ -23,6 +23,7 @@ def get_version(package: str) -> str | None:
 
 def describe_machine(turn: int) -> dict[str, Any]:
     """Make a row of machine.jsonl for a process that starts or resumes at this turn."""
+    gpus = _list_gpus()
     return {
         "turn": turn,
         "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -32,7 +33,8 @@ def describe_machine(turn: int) -> dict[str, Any]:
         "processor": _get_processor(),
         "cores": os.cpu_count(),
         "memory_gib": _get_memory_gib(),
-        "gpus": _list_gpus(),
+        "gpus": [str(gpu.name) for gpu in gpus],
+        "gpu_gib": [round(gpu.total_memory / 2**30, 1) for gpu in gpus],
         "versions": {name: found for name in CORE if (found := get_version(name))},
     }
 
@@ -60,9 +62,9 @@ def _get_memory_gib() -> float | None:
         return None
 
 
-def _list_gpus() -> list[str]:
-    """Names of the GPUs. Torch is asked only if it is already imported: importing it takes a second."""
+def _list_gpus() -> list[Any]:
+    """List what torch says of the GPUs. It is asked only if it is already imported: importing it takes a second."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
