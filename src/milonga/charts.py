@@ -248,7 +248,7 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
         way = _render_stream(box, width - box, ends[0][edge], ends[1][edge])
         edges.append(f'<g class="{_series_class(names[0].index(edge[0]))}"><path class="stream" d="{way}">{tip}</path></g>')
     order = sorted(known, key=lambda edge: sum(ends[1][edge]))
-    middles = _spread([sum(ends[1][edge]) / 2 for edge in order], 15.0, top + 8, height - 8)
+    middles = _spread([sum(ends[1][edge]) / 2 for edge in order], 15.0, top + 8, height - 14)
     labels = [
         _render_text(width - box - 8, middle + 4, f"{known[edge]:.1%}" if abs(known[edge]) < 1e6 else "", "end", "share")
         for edge, middle in zip(order, middles, strict=True)
