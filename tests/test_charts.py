@@ -214,7 +214,7 @@ def test_a_stream_is_as_wide_as_its_share() -> None:
     svg = flow_chart("flow", {("a", "x"): 0.75, ("b", "x"): 0.25})
     ways = re.findall(r'class="stream" d="M([\d.]+) ([\d.]+)C[^L]*? ([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)C', svg)
     ends = [float(way[5]) - float(way[3]) for way in ways]
-    assert ends[0] / ends[1] == pytest.approx(3, rel=0.05), "a line's width is added to both"
+    assert ends[0] / ends[1] == pytest.approx(3, rel=0.05), "the width of a line is added to both"
     assert list(re.findall(r'class="share">([^<]*)<', svg)) == ["75.0%", "25.0%"]
 
 

@@ -206,9 +206,11 @@ def bar_chart(
     stacked: bool = False,
     value_range: tuple[float, float] | None = None,
     width: float = WIDTH,
+    thick: float | None = None,
 ) -> str:
     """Draw horizontal bars, so that names of any length fit; side by side within a category, or stacked."""
-    thick, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
+    thin, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
+    thick = thin if thick is None else thick
     each = thick * (1 if stacked else max(len(bars), 1)) + gap
     x = make_axis([0.0, *_list_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
     names = [one.name for one in bars] if len(bars) > 1 or stacked else []
@@ -234,14 +236,15 @@ def bar_chart(
 
 
 def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH, height: float = HEIGHT) -> str:
-    """Draw shares that flow from senders (left) to receivers (right); a stream is as wide as its share of what its ends have
-    in all. The chart is as high as other charts, and higher where the names need it."""
+    """Draw shares that flow from senders (left) to receivers (right); a stream is as wide as its share. The chart is as high as
+    other charts, and higher where the names need it."""
     known = {edge: share for edge, value in shares.items() if (share := to_drawable(value)) is not None}
     names = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
     top, box = 28.0, min(150.0, width * 0.29)
     height = max(height, top + 40 * max(*map(len, names), 1), top + 18 * len(known))
-    sides = [_stack_nodes(known, side, names[side], top, height - 6) for side in (0, 1)]
-    ends = [_stack_streams(known, side, sides) for side in (0, 1)]
+    sides = [_stack_nodes(known, side, names[side], (top, height - 6)) for side in (0, 1)]
+    scale = min(_find_spare(len(one), (top, height - 6)) for one in names) / (sum(map(_weigh, known.values())) or 1.0)
+    ends = [_stack_streams(known, side, sides, scale) for side in (0, 1)]
     edges = []
     for edge, share in known.items():
         tip = _render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
@@ -261,40 +264,42 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
 
 Reach = tuple[float, float]
 """Top and bottom of something, in pixels."""
-
-
-def _stack_nodes(
-    known: Mapping[tuple[str, str], float], side: int, names: Sequence[str], top: float, bottom: float
-) -> dict[str, Reach]:
-    """Divide the height among the boxes of one side: each has room for its name, and more for what flows through it."""
-    sums = {name: sum(_weigh(share) for edge, share in known.items() if edge[side] == name) for name in names}
-    gap, least = 12.0, 24.0
-    spare = (bottom - top) - len(names) * least - max(len(names) - 1, 0) * gap
-    total = sum(sums.values()) or 1.0
-    out, at = {}, top
-    for name in names:
-        size = least + max(spare, 0.0) * (sums[name] / total if sum(sums.values()) else 1 / len(names))
-        out[name] = (at, at + size)
-        at += size + gap
-    return out
+BOX, GAP = 24.0, 12.0
+"""Least height of a box of a flow chart, and the distance of two."""
 
 
 def _weigh(share: float) -> float:
     return min(max(share, 0.0), 1e6)
 
 
+def _find_spare(boxes: int, reach: Reach) -> float:
+    """Pixels of the height that are left for what flows, beside the least heights of the boxes of one side."""
+    return reach[1] - reach[0] - boxes * BOX - max(boxes - 1, 0) * GAP
+
+
+def _stack_nodes(known: Mapping[tuple[str, str], float], side: int, names: Sequence[str], reach: Reach) -> dict[str, Reach]:
+    """Divide the height among the boxes of one side: each has room for its name, and more for what flows through it."""
+    sums = {name: sum(_weigh(share) for edge, share in known.items() if edge[side] == name) for name in names}
+    total = sum(sums.values())
+    out, at = {}, reach[0]
+    for name in names:
+        size = BOX + _find_spare(len(names), reach) * (sums[name] / total if total else 1 / len(names))
+        out[name] = (at, at + size)
+        at += size + GAP
+    return out
+
+
 def _stack_streams(
-    known: Mapping[tuple[str, str], float], side: int, sides: Sequence[Mapping[str, Reach]]
+    known: Mapping[tuple[str, str], float], side: int, sides: Sequence[Mapping[str, Reach]], scale: float
 ) -> dict[tuple[str, str], Reach]:
-    """Divide each box of one side among its streams, in the order of their other ends, so that they cross little."""
+    """Place the streams at the boxes of one side, in the order of their other ends, so that they cross little. One without a
+    share is still a line."""
     out = {}
     for name, (top, bottom) in sides[side].items():
         streams = sorted((edge for edge in known if edge[side] == name), key=lambda edge: sides[1 - side][edge[1 - side]])
-        total = sum(_weigh(known[edge]) for edge in streams)
-        room = bottom - top - 1.5 * len(streams)  # a stream without a share is still a line
-        at = top
-        for edge in streams:
-            size = 1.5 + max(room, 0.0) * (_weigh(known[edge]) / total if total else 1 / len(streams))
+        sizes = [min(1.5, BOX / len(streams)) + scale * _weigh(known[edge]) for edge in streams]
+        at = (top + bottom - sum(sizes)) / 2
+        for edge, size in zip(streams, sizes, strict=True):
             out[edge] = (at, at + size)
             at += size
     return out

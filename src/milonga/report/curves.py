@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
+from milonga.charts import HEIGHT, Bars, Series, bar_chart, flow_chart, line_chart, path_chart
 from milonga.report.blocks import Figure
 from milonga.runfolder.flow import Flow
 from milonga.runfolder.record import Row, to_number
@@ -177,7 +177,8 @@ def clip_to_range(metric: str, value: float) -> float:
 def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
     """Draw the path chart. Both axes always span 0 to 1, so that two reports can be compared."""
     x_label, y_label = TITLES[GENERATOR], TITLES[F1]
-    return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
+    unit = (0.0, 1.0)
+    return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=unit, y_range=unit, height=HEIGHT)
 
 
 def build_chosen_figure(run: Measured, metric: str) -> Figure | None:
@@ -230,6 +231,7 @@ def build_time_figure(rows: Iterable[Row], timing: Iterable[Row]) -> Figure | No
     title = "Where the seconds of a turn go"
     kinds = list(dict.fromkeys(kind for seconds in found.values() for kind in seconds))
     bars = [Bars(kind, [seconds.get(kind) for seconds in found.values()]) for kind in kinds]
-    svg = bar_chart(title, list(found), bars, x_label="seconds, mean over turns", stacked=True)
+    thick = min(44.0, 120.0 / len(found))  # few bars fill a panel as other charts do
+    svg = bar_chart(title, list(found), bars, x_label="seconds, mean over turns", stacked=True, thick=thick)
     said = [f"{name}: " + ", ".join(f"{kind} {value:.2f} s" for kind, value in parts.items()) for name, parts in found.items()]
     return Figure(svg, title, said)

@@ -77,7 +77,9 @@ class Matrix:
         ]
 
     def describe(self) -> str:
-        return f"{self.problems} {self.split} problems, {self.samples} solutions of each by every generator, at turn {self.turn}."
+        return (
+            f"{self.problems} {self.split} problems, {self.samples} solutions of each by every generator, at turn {self.turn}."
+        )
 
 
 def read_matrix(folder: Path) -> Matrix | None:
