@@ -27,8 +27,8 @@ from milonga.board.pages.parts import make_url
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MOST_BYTES = 200_000
-SMALL = ("--set", "batch.problems=16", "--set", "eval.problems=32", "--set", "eval.samples=2", "--set", "eval.bench=32",
-         "--set", "eval.greedy=false", "--set", "eval.every=2", "--set", "keep.rollouts_every=4", "--set", "device=cpu")  # fmt: skip
+SETTINGS = ("batch.problems=16", "eval.problems=32", "eval.samples=2", "eval.bench=32", "eval.greedy=false", "eval.every=2")
+SMALL = tuple(word for setting in (*SETTINGS, "keep.rollouts_every=4", "device=cpu") for word in ("--set", setting))
 STUDY = """[common]
 turns = 6
 device = "cpu"
