@@ -28,7 +28,7 @@ from milonga.board.pages.parts import make_url
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 MOST_BYTES = 200_000
 SETTINGS = ("batch.problems=16", "eval.problems=32", "eval.samples=2", "eval.bench=32", "eval.greedy=false", "eval.every=2")
-SMALL = tuple(word for setting in (*SETTINGS, "keep.rollouts_every=4", "device=cpu") for word in ("--set", setting))
+SMALL = tuple(word for setting in (*SETTINGS, "keep.rollouts_every=5", "device=cpu") for word in ("--set", setting))
 STUDY = """[common]
 turns = 6
 device = "cpu"
@@ -83,8 +83,9 @@ def list_pictures(folder: Path) -> dict[str, Picture]:
 
 
 def find_problem(folder: Path) -> tuple[int, str]:
-    """Find the newest problem that some of its rollouts solved."""
-    groups = Rollouts(folder, terse=True).list_problems(Filters()).groups
+    """Find the newest problem that some of its rollouts solved, and others not."""
+    rollouts = Rollouts(folder, terse=True)
+    groups = (one for turn in rollouts.list_turns() for one in rollouts.list_problems(Filters(turn=turn)).groups)
     return next((one.turn, one.problem) for one in groups if 0 < one.solved < one.graded)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -40,6 +41,8 @@ pytestmark = pytest.mark.skipif(
 EVIL = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2>`${window.pwned=3}`</script>{{window.pwned=4}}"
 STEERING = "\x1b[2J\x07\u202eevil\u2066"
 LONG = "word" * 20_000
+KEPT = Path(__file__).parent.parent / "docs" / "results" / "tango" / "easy.json"
+"""A comparison of five seeds."""
 WIDE, NARROW = (1200, 900), (390, 800)
 
 
@@ -268,7 +271,8 @@ def test_the_report_is_made_anew_and_the_file_in_the_folder_never_served(browser
     browser.driver.get(f"{server.url}/report/{EVIL_NAME}")
     assert browser.run("window.pwned === undefined && document.querySelectorAll('script, img').length == 0")
     shown = browser.run("document.body.textContent")
-    assert "no report:" in shown and "config" in shown, "its config is none that could be resolved"
+    assert "In short" in shown and EVIL in shown and "\\x1b[2J" in shown
+    assert not any(c in shown for c in "\x1b\x07\u202e\u2066")
     write_run(runs / "plain", [row(0, 0.1), row(5, 0.2)])
     config = to_toml(resolve([{"recipe": "grpo", "task": {"name": "chain"}}]).config.model_dump(mode="json"))
     (runs / "plain" / "config.toml").write_text(config)
@@ -310,7 +314,34 @@ def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Ser
     browser.wait(f"{inner}?.checkVisibility()")
     browser.open(f"{server.url}/run/{quote('pair/tango/seed-1')}")
     browser.wait("document.querySelector('.finding')")
-    assert browser.text(".finding .badge") == "✗ unreadable" and "--set" in browser.text(".findings")
+    assert browser.text(".finding .badge") == "✗ unreadable" and "policies.generator.prompt" in browser.text(".findings")
+
+
+def test_a_report_has_heads_that_do_not_overlap_and_prints(browser: Browser, server: Server, runs: Path) -> None:
+    """On paper: no dark page, no chart that is cut, all of it within a few pages."""
+    (runs / "kept").mkdir()
+    (runs / "kept" / "compare.toml").write_text("")
+    shutil.copy(KEPT, runs / "kept" / "compare.json")
+    browser.open(f"{server.url}/comparison/kept")
+    browser.wait("document.querySelector('p.verdict').textContent.startsWith('Against ')")
+    browser.open(f"{server.url}/comparison/kept", NARROW)
+    assert browser.run("document.documentElement.scrollWidth") <= NARROW[0]
+    browser.driver.get(f"{server.url}/report/kept")
+    boxes = "[...document.querySelectorAll('.sheet th')].map(e => [e.scrollWidth, e.clientWidth, e.textContent])"
+    heads = browser.run(boxes)
+    assert len(heads) > 10 and all(inner <= outer for inner, outer, _ in heads), heads
+    media = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.run("getComputedStyle(document.querySelector('.chart .name')).fill") == "rgb(31, 35, 40)"
+    kept = "[...document.querySelectorAll('figure')].map(e => getComputedStyle(e).breakInside)"
+    assert set(browser.run(kept)) == {"avoid"}
+    printed = base64.b64decode(
+        browser.driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})["data"]
+    )
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert printed.startswith(b"%PDF") and 2 <= pages <= 12, f"{pages} pages"
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
 def test_tiny_advantages_are_said_to_be_tiny(browser: Browser, server: Server, runs: Path) -> None:
