@@ -210,7 +210,7 @@ def read_small_curve(path: Path, metrics: Sequence[str]) -> Points:
     return []
 
 
-def read_last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
+def read_last_rows(path: Path, most: int = 1 << 18) -> Iterator[dict[str, Any]]:
     """Yield the rows at the end of a file, newest first. Only the last `most` bytes are read."""
     try:
         lines = read_last_lines(path, most)

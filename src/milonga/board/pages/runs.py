@@ -47,7 +47,7 @@ def format_cells(card: Card) -> dict[str, str]:
     lead = "" if card.lead_turn is None else f" ({card.lead_turn}{wanted})"
     left = "" if card.left is None else f", {format_time(card.left)} left"
     return {
-        "run": card.name,
+        "run": card.name.removeprefix(f"{card.comparison}/") if card.comparison else card.name,
         "state": card.state,
         "recipe": card.recipe,
         "task": card.task,
