@@ -285,6 +285,8 @@ def test_the_report_is_made_anew_and_the_file_in_the_folder_never_served(browser
 
 def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Server, runs: Path) -> None:
     """The heads of columns are links; what is open stands in the address; health, models and curves are on the rows."""
+    from selenium.webdriver.common.keys import Keys
+
     for seed, end in enumerate((0.4, 0.9)):
         lost = {"rollouts/generator/invalid_rate": 1.0}
         run = write_run(runs / "pair" / "tango" / f"seed-{seed}", [row(0, 0.1), row(1, 0.2, **lost), row(5, end, **lost)], seed)
@@ -310,6 +312,10 @@ def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Ser
     browser.click(".runs .head a.accuracy")
     browser.wait(f"location.search == '?sort=accuracy' && {names}.indexOf('newer') > {names}.indexOf('pair')")
     assert browser.run("document.querySelector('.head a.accuracy').getAttribute('aria-sort')") == "ascending"
+    browser.open(f"{server.url}/?sort=-accuracy")
+    browser.wait(f"{names}[1] == 'pair'")
+    browser.press("jj" + Keys.ENTER)
+    browser.wait(f"{inner}.checkVisibility()")
     browser.open(f"{server.url}/?open=pair")
     browser.wait(f"{inner}?.checkVisibility()")
     browser.open(f"{server.url}/run/{quote('pair/tango/seed-1')}")
