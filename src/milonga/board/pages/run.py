@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from milonga.board.catalogue import Card
@@ -52,16 +53,15 @@ def read_about(card: Card) -> About:
         config = read_text(card.path / "config.toml", SETTINGS)
     except UNREADABLE as error:
         config = f"config.toml cannot be read: {explain_unreadable(error)}"
-    return About(list(commands), config, read_or_explain(Probe, card), read_or_explain(Matrix, card))
+    return About(list(commands), config, read_or_explain(Probe.read, card), read_or_explain(read_matrix, card))
 
 
-def read_or_explain(kind: type[T], card: Card) -> T | str | None:
+def read_or_explain(read: Callable[[Path], T | None], card: Card) -> T | str | None:
     """Read what was measured of a run besides; a message if it cannot be read, None if it was not measured."""
     try:
-        found = Probe.read(card.path) if kind is Probe else read_matrix(card.path)
+        return read(card.path)
     except RunFolderError as error:
         return str(error)
-    return found if isinstance(found, kind) else None
 
 
 async def show_run(board: Board, card: Card, metric: str) -> None:
@@ -172,7 +172,7 @@ def build_matrix_figure(matrix: Matrix, name: Pair) -> Figure:
 
 async def show_probe_page(board: Board, card: Card) -> None:
     """The page of a probe: figures, advice with the settings to change, and outputs that could not be read."""
-    probed = await asyncio.to_thread(read_or_explain, Probe, card)
+    probed = await asyncio.to_thread(read_or_explain, Probe.read, card)
     with page_frame(f"{card.name}: the probe", make_url("run", card.name)):
         if probed is None:
             add_text("No probe was made before this run: --probe makes one, 'milonga probe' makes one alone.", "note")

@@ -20,6 +20,8 @@ from milonga.report.blocks import Figure
 from milonga.runfolder.console import format_time
 
 COLUMNS = ("run", "task", "model", "state", "turn", "accuracy", "sound", "F1", "gap", "health", "changed")
+NAMES = ("run", "task", "model", "state")
+"""Columns of words."""
 MOST_BADGES = 3
 Key = Callable[["Entry"], tuple[bool, float | str]]
 """What entries are sorted by: whether it is missing, and its value."""
@@ -168,6 +170,13 @@ def sort_entries(entries: Sequence[Entry], by: str) -> list[Entry]:
     return [*ranked, *(entry for entry in entries if key(entry)[0])]
 
 
+def choose_order(column: str, by: str) -> str:
+    """Choose what a click on a column sorts by: names upwards and numbers downwards first, then the other way round."""
+    if by.removeprefix("-") == column:
+        return column if by.startswith("-") else f"-{column}"
+    return column if column in NAMES else f"-{column}"
+
+
 async def show_runs(board: Board, by: str, opened: str) -> None:
     cards = await asyncio.to_thread(board.catalogue.scan)
     with page_frame(board.catalogue.root.name, full=str(board.catalogue.root)):
@@ -255,20 +264,10 @@ class RunTable:
         with add_box("row head"):
             add_text("")
             for column in COLUMNS:
-                down = self.by == f"-{column}" or (self.by != column and column not in ("run", "task", "model", "state"))
-                here = self.by.removeprefix("-") == column
-                order = (
-                    f"-{column}"
-                    if here and not self.by.startswith("-")
-                    else column
-                    if here
-                    else f"-{column}"
-                    if down
-                    else column
-                )
-                mark = "" if not here else " ▾" if self.by.startswith("-") else " ▴"
-                sorted_ = None if not here else "descending" if self.by.startswith("-") else "ascending"
-                add_link(column + mark, make_url("", sort=order), column.lower(), title=f"sort by {column}", aria_sort=sorted_)
+                order, shown = choose_order(column, self.by), {"": "", "ascending": " ▴", "descending": " ▾"}
+                here = "" if self.by.removeprefix("-") != column else "descending" if self.by.startswith("-") else "ascending"
+                url = make_url("", sort=order)
+                add_link(column + shown[here], url, column.lower(), title=f"sort by {column}", aria_sort=here or None)
 
     def add_group(self, entry: Entry, group: Comparison) -> None:
         """Add the row of a comparison or sweep, which opens to its runs."""
