@@ -364,8 +364,8 @@ def matrix_chart(
         body.append(_render_text(left - 6, middle + 4, _fit_text(name, left - 10), "end", full=name))
         for column, value in enumerate(line):
             place = (left + column * each, top + row * high_each, each, high_each)
-            said = f"{name}, {columns[column]}: {_format_value(value)}"
-            body.append(_render_cell(place, to_drawable(value), (low, high), said))
+            tip = f"{name}, {columns[column]}: {_format_value(value)}"
+            body.append(_render_cell(place, to_drawable(value), (low, high), tip))
     for column, name in enumerate(columns):
         centre = left + (column + 0.5) * each
         body.append(_render_text(centre, bottom + 15, _fit_text(name, each - 4), "middle", full=name))

@@ -294,7 +294,7 @@ def _estimate_left(rows: Sequence[Row], timing: Sequence[Row], config: Mapping[s
     return sum(spent) / (done - begun) * (1.0 - done) if spent else None
 
 
-def _find_health(path: Path, rows: list[Row], config: Mapping[str, Any], timing: Sequence[Row]) -> list[Finding]:
+def _find_health(path: Path, rows: Sequence[Row], config: Mapping[str, Any], timing: Sequence[Row]) -> list[Finding]:
     """Find what is wrong with a run by its first and its last rows."""
     first = read_first_row(path / "metrics.jsonl") if rows else None
     rows = [first, *rows] if first is not None and first["turn"] < rows[0]["turn"] else rows
