@@ -22,12 +22,14 @@ from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, read_arm_names, read_verdicts, summarise_arms
 from milonga.bounds import Rates
+from milonga.charts import matrix_chart, sparkline
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
 from milonga.report.curves import PANELS, build_chosen_figure, build_flow_figure, build_panel_figure, build_time_figure
+from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.rollouts import GROUP, write_rollouts
 
 # --- which runs there are ---
@@ -68,6 +70,98 @@ def test_a_run_and_a_comparison_can_be_named_themselves(tmp_path: Path) -> None:
         assert found is not None and len(found[1]) == 1 and not found[0].finished
     with pytest.raises(UserError, match="is no folder"):
         Catalogue(tmp_path / "nothing")
+
+
+def test_the_runs_of_a_sweep_belong_together(tmp_path: Path) -> None:
+    for block, arm, seed in (("rates", "grpo,-lr=1e-05", 0), ("rates", "grpo,-lr=1e-05", 1), ("more", "tango", 0)):
+        write_run(tmp_path / "study" / block / arm / f"seed-{seed}", [row(0, 0.1), row(5, 0.3)], seed)
+    (tmp_path / "study" / "sweep.json").write_text("{}")
+    catalogue = Catalogue(tmp_path)
+    assert {(card.name, card.comparison, card.arm) for card in catalogue.scan()} == {
+        ("study/rates/grpo,-lr=1e-05/seed-0", "study", "rates/grpo,-lr=1e-05"),
+        ("study/rates/grpo,-lr=1e-05/seed-1", "study", "rates/grpo,-lr=1e-05"),
+        ("study/more/tango/seed-0", "study", "more/tango"),
+    }
+    assert catalogue.comparisons["study"].kind == "sweep" and read_arm_names(catalogue.comparisons["study"]) == {}
+    arms = summarise_arms(catalogue.scan(), Shelf())
+    assert {(arm.name, len(arm.runs)) for arm in arms} == {("rates/grpo,-lr=1e-05", 2), ("more/tango", 1)}
+
+
+def write_timing(run: Path, seconds: dict[int, float]) -> None:
+    (run / "timing.jsonl").write_text("".join(f'{{"turn": {turn}, "turn_s": {took}}}\n' for turn, took in seconds.items()))
+
+
+def test_a_card_says_model_progress_and_time_left(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [row(0, 0.1) | {"lead_turn": None}, row(1, 0.2), row(3, 0.3)])
+    models = '[policies.generator]\nmodel = "org/Small-1B"\n[policies.verifier]\nmodel = "/there/tiny/"\n'
+    (run / "config.toml").write_text(CONFIG.format(seed=0) + models)
+    write_timing(run, {0: 99.0, 1: 50.0, 2: 3.0, 3: 5.0})
+    with (run / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (card,) = Catalogue(tmp_path).scan()
+    assert card.models == ("org/Small-1B", "/there/tiny/") and card.model == "Small-1B + tiny"
+    assert card.done == pytest.approx(3 / 5) and card.left == pytest.approx((3.0 + 5.0) / 2 * 2), "two turns took 8 seconds"
+    assert card.curve == [(0.0, 0.1), (1.0, 0.2), (3.0, 0.3)]
+    (card,) = Catalogue(tmp_path).scan()
+    assert card.state == "stopped" and card.left is None, "nobody works on it"
+    used = [row(turn, 0.1, **{"compute/tokens": 1000.0 * turn}) for turn in (0, 1)]
+    other = write_run(tmp_path / "b", used)
+    (other / "config.toml").write_text(CONFIG.format(seed=0) + "[budget]\ntokens = 4000\n")
+    assert {card.name: card.done for card in Catalogue(tmp_path).scan()}["b"] == pytest.approx(0.25), "of its budget"
+
+
+def test_a_card_has_the_badges_of_its_health(tmp_path: Path) -> None:
+    rows = [row(turn, 0.0, **{"rollouts/generator/invalid_rate": 1.0, "signal": 0.0}) for turn in range(1, 4)]
+    write_run(tmp_path / "a", rows)
+    write_run(tmp_path / "b", [row(0, 0.1), row(1, 0.2)])
+    found = {card.name: [one.badge for one in card.findings] for card in Catalogue(tmp_path).scan()}
+    assert "unreadable" in found["a"] and found["b"] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["policies = 3", "[policies]\ngenerator = 3", "[policies.generator]\nmodel = 3", "budget = 3", "[budget]\ntokens = 'x'",
+     "turns = 0", "turns = -1"],
+)  # fmt: skip
+def test_settings_of_any_shape_give_a_card(tmp_path: Path, config: str) -> None:
+    """So do numbers without a float."""
+    huge = "9" * 400
+    run = write_run(tmp_path / "a")
+    (run / "config.toml").write_text(f'recipe = "x"\n{config}\n')
+    lines = (
+        f'{{"turn": 1, "lead_turn": {huge}, "eval/generator/accuracy": {huge}, "compute/tokens": {huge}, "signal": {huge}}}\n'
+    )
+    for name in ("metrics.jsonl", "timing.jsonl", "machine.jsonl"):
+        (run / name).write_text(lines)
+    (card,) = Catalogue(tmp_path).scan()
+    assert card.recipe == "x" and card.left is None and card.curve == []
+
+
+def test_rows_of_the_list_are_sorted_and_what_has_no_value_comes_last(tmp_path: Path) -> None:
+    runs = pytest.importorskip("milonga.board.pages.runs")
+    for name, value in (("b", 0.5), ("a", 0.2), ("c", 0.9)):
+        write_run(tmp_path / name, [row(0, value)])
+    write_run(tmp_path / "none")
+    for seed, end in ((1, 0.6), (2, 0.1)):
+        write_run(tmp_path / "cmp" / "tango" / f"seed-{seed}", [row(0, end)], seed)
+    (tmp_path / "cmp" / "compare.toml").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "compare.toml").write_text("")
+    catalogue = Catalogue(tmp_path)
+    entries = runs.make_entries(catalogue.scan(), catalogue.comparisons.values())
+    assert sorted(entry.name for entry in entries) == ["a", "b", "c", "cmp", "empty", "none"]
+    assert [card.name for entry in entries if entry.name == "cmp" for card in entry.cards] == [
+        "cmp/tango/seed-1", "cmp/tango/seed-2",
+    ]  # fmt: skip
+
+    def order(by: str) -> list[str]:
+        return [entry.name for entry in runs.sort_entries(entries, by)]
+
+    assert order("accuracy")[:4] == ["a", "b", "cmp", "c"] and set(order("accuracy")[4:]) == {"none", "empty"}
+    assert order("-accuracy")[:4] == ["c", "cmp", "b", "a"] and set(order("-accuracy")[4:]) == {"none", "empty"}
+    assert order("run") == ["a", "b", "c", "cmp", "empty", "none"] and order("nonsense") == order("")
+    for column in runs.COLUMNS:
+        assert sorted(order(column)) == sorted(order(f"-{column}")) == order("run")
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", ".", "\0"])
@@ -153,11 +247,12 @@ def test_charts_hold_no_foreign_markup(tmp_path: Path) -> None:
         build_chosen_figure(curves, evil),
         build_time_figure(curves.recent_rows(9), spent),
         build_metric_figure(evil, arms, "turn"),
-        *(build_panel_figure(curves, panel) for panel in PANELS if panel.every == "/entropy"),
+        *(build_panel_figure(curves, panel) for panel in PANELS if "/entropy" in panel.every),
+        Figure(sparkline(evil, [(0.0, 0.5), (1.0, 0.7)]) + matrix_chart(evil, [evil], [evil], [[0.5]]), evil, []),
     ]
     for view in views:
         assert view is not None
-        elements = list(ElementTree.fromstring(view.svg).iter())
+        elements = list(ElementTree.fromstring(f"<svg>{view.svg}</svg>").iter())
         tags = {element.tag.rpartition("}")[2] for element in elements}
         assert tags <= {"svg", "g", "path", "text", "title", "circle", "rect"}
         assert not any(key.startswith("on") or "href" in key for element in elements for key in element.attrib)
@@ -179,7 +274,9 @@ def test_an_arm_has_the_same_colour_on_every_chart() -> None:
     assert both is not None and second is not None
 
     def colours(figure: Figure) -> list[str]:
-        return [group.get("class", "") for group in ElementTree.fromstring(figure.svg).iter() if group.findall("{*}circle")]
+        """The classes of the groups with points that have a value."""
+        groups = list(ElementTree.fromstring(figure.svg).iter())
+        return [one.get("class", "") for one in groups if any(point.get("class") == "dot" and len(point) for point in one)]
 
     assert colours(both) == ["s0", "s1"] and colours(second) == ["s1"]
 
@@ -371,6 +468,30 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
     three = next(arm for arm in arms.values() if len(arm.runs) == 3).metrics["eval/generator/accuracy"]
     assert three["final"] == pytest.approx(0.5) and three["curve"]["x"] == [0.0, 4.0]
     assert three["interval"] == pytest.approx((0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5), abs=1e-4)
+
+
+def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
+    """So the board gives each the colour that it has in the report and the plots, where arms stand as they were named."""
+    names = ["tango", "grpo:lr=1e-4,options.x=1", "grpo:lr=1e-5,options.x=1", "frozen"]
+    (tmp_path / "cmp").mkdir()
+    text = "".join(f'[arms."{name}"]\nrecipe = "x"\n' for name in names)
+    (tmp_path / "cmp" / "compare.toml").write_text(text)
+    for folder in ("frozen", "grpo-lr=1e-4,options.x=1", "tango"):
+        write_run(tmp_path / "cmp" / folder / "seed-100", [row(0, 0.1), row(1, 0.2)], 100)
+    catalogue = Catalogue(tmp_path)
+    cards = catalogue.scan()
+    shown = read_arm_names(catalogue.comparisons["cmp"])
+    assert (
+        list(shown.values()) == list(shorten_arm_names(names).values()) == ["tango", "grpo: lr=1e-4", "grpo: lr=1e-5", "frozen"]
+    )
+    arms = summarise_arms(cards, Shelf(), names=shown)
+    assert [(arm.name, len(arm.runs)) for arm in arms] == [
+        ("tango", 1), ("grpo: lr=1e-4", 1), ("grpo: lr=1e-5", 0), ("frozen", 1),
+    ]  # fmt: skip
+    figure = build_metric_figure("eval/generator/accuracy", {arm.name: arm.metrics for arm in arms}, "turn")
+    assert figure is not None and 'class="s3"' in figure.svg and '<g class="s2"></g>' in figure.svg, (
+        "a place that is not taken yet"
+    )
 
 
 def test_an_interval_of_a_share_stays_within_0_and_1() -> None:

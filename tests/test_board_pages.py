@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -24,6 +25,8 @@ from milonga.config import to_toml
 from milonga.probing import Probe
 from milonga.probing.advice import Advice
 from milonga.probing.figures import SolverFigures
+from milonga.probing.probe import Example
+from milonga.resolve import resolve
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.types import Parsed, Problem, Solution
 from server_attacks import CLOSE, HOST, MALFORMED, exchange, list_statuses, write_head
@@ -38,6 +41,8 @@ pytestmark = pytest.mark.skipif(
 EVIL = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2>`${window.pwned=3}`</script>{{window.pwned=4}}"
 STEERING = "\x1b[2J\x07\u202eevil\u2066"
 LONG = "word" * 20_000
+KEPT = Path(__file__).parent.parent / "docs" / "results" / "tango" / "easy.json"
+"""A comparison of five seeds."""
 WIDE, NARROW = (1200, 900), (390, 800)
 
 
@@ -122,6 +127,20 @@ class Browser:
         return hosts
 
 
+def make_matrix(split: str, turns: list[int]) -> dict[str, Any]:
+    """What `milonga eval RUN matrix` writes."""
+    counts = {"solutions": 8, "right": 4, "wrong": 4, "unknown": 0, "share_right": 0.5}
+    ends = ("", "_low", "_high")
+    figures = {f"{name}{end}": 0.75 for name in ("soft_auroc", "balanced_accuracy") for end in ends}
+    figures |= dict.fromkeys(("positive_rate", "unparsed_rate", "accuracy_on_right", "accuracy_on_wrong"), 0.5)
+    pairs = [(wrote, judged) for wrote in turns for judged in turns]
+    rows = [{"generator": wrote, "verifier": judged, **counts, **figures} for wrote, judged in pairs]
+    rows[0] |= {"soft_auroc": None, "soft_auroc_low": None, "soft_auroc_high": None}
+    options = {"split": split, "problems": 4, "checkpoints": len(turns), "samples": 2}
+    return {"run": split, "turn": turns[-1], "options": options, "split": split, "problems": 4, "samples": 2,
+            "turns": turns, "kept": turns, "rows": rows}  # fmt: skip
+
+
 def write_evil(folder: Path) -> None:
     """A finished run in which everything that can be named is hostile."""
     metrics = [
@@ -132,7 +151,13 @@ def write_evil(folder: Path) -> None:
     (folder / "timing.jsonl").write_text('{"turn": 1, "learn_s": 2.0, "sample_s": 1.0}\n')
     (folder / "report.json").write_text("{}")
     solver = SolverFigures(EVIL, EVIL, "outcomes", 8, 4, 0.5, 0.5, 0.0, 4.0, 4.0, None, 0.25, 0.5, 0.5, 0.75, 0.61, None)
-    Probe(EVIL, EVIL, 32, 4, solver, None, 1.0, 1.0, (Advice(f"{EVIL}{STEERING}", EVIL),), ()).write(folder)
+    example = Example(EVIL, f"{EVIL}{STEERING}", f"{EVIL}\n{STEERING}{LONG}")
+    Probe(EVIL, EVIL, 32, 4, solver, None, 1.0, 1.0, (Advice(f"{EVIL}{STEERING}", EVIL),), (example,)).write(folder)
+    (folder / "report.html").write_text(f"{EVIL}<script>window.pwned=5</script>")
+    (folder / "machine.jsonl").write_text(json.dumps({"turn": 0, "command": f"milonga run {EVIL}{STEERING}"}) + "\n")
+    with (folder / "config.toml").open("a") as file:
+        file.write(f"[policies.generator]\nmodel = {json.dumps(EVIL)}\n# {EVIL}\n")
+    (folder / "matrix.json").write_text(json.dumps(make_matrix(EVIL, [0, 1])))
     problem = Problem(f"{EVIL}/0", f"{EVIL}{STEERING}{LONG}", "a")
     texts = [f"{EVIL}\n{STEERING}\n#{LONG}", "a\nc\n#e"]
     rollouts = []
@@ -212,7 +237,8 @@ def test_a_click_opens_a_transcript(browser: Browser, server: Server) -> None:
 
 def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
     pages = ("", f"run/{EVIL_NAME}?metric={quote(EVIL)}", f"rollouts/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}",
-             f"run/{quote(EVIL, safe='')}", f"rollouts/{EVIL_NAME}?q={quote(EVIL)}")  # fmt: skip
+             f"run/{quote(EVIL, safe='')}", f"rollouts/{EVIL_NAME}?q={quote(EVIL)}", f"probe/{EVIL_NAME}",
+             f"?sort={quote(EVIL)}&open={quote(EVIL)}")  # fmt: skip
     for page in pages:
         browser.open(f"{server.url}/{page}")
         browser.wait("document.querySelector('.main').children.length")
@@ -220,9 +246,16 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
         assert browser.run("document.querySelectorAll('.main script, .main img, .main b').length") == 0, page
     browser.open(f"{server.url}/run/{EVIL_NAME}?metric={quote(EVIL)}")
     browser.wait("document.querySelectorAll('svg.chart').length > 3")
+    assert EVIL in browser.text(".models") and EVIL in browser.text(".config pre")
+    assert browser.text("pre.command") == f"milonga run {EVIL}\\x1b[2J\\x07\\u202eevil\\u2066"
     probed = browser.text(".probe")
     assert "groups with both outcomes61 %" in probed and f"{EVIL}\\x1b[2J" in probed and f"--set {EVIL}" in probed
     assert browser.run("[...document.querySelectorAll('svg.chart text')].some(e => e.textContent.startsWith('<script>'))")
+    cells = "[...document.querySelectorAll('svg .cell + text')].map(e => e.textContent)"
+    assert browser.run(cells) == ["–", *["0.750"] * 7], "two figures of verifiers on generators of two turns"
+    browser.open(f"{server.url}/probe/{EVIL_NAME}")
+    example = browser.text(".example pre")
+    assert example.startswith(f"{EVIL}\n\\x1b[2J") and "more characters" in example
     browser.open(f"{server.url}/{EVIL_PROBLEM}")
     question = browser.text("p.question")
     assert EVIL in question and "\\x1b[2J\\x07\\u202eevil\\u2066" in question
@@ -231,8 +264,116 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
     assert not any(c in browser.run("document.body.textContent") for c in "\x1b\x07\u202e\u2066")
 
 
+def test_the_report_is_made_anew_and_the_file_in_the_folder_never_served(browser: Browser, server: Server, runs: Path) -> None:
+    """A folder of somebody else may hold a page with a program in it."""
+    browser.open(f"{server.url}/run/{EVIL_NAME}")
+    assert browser.run("document.querySelector('[data-item=report]').getAttribute('href')") == f"/report/{EVIL_NAME}"
+    browser.driver.get(f"{server.url}/report/{EVIL_NAME}")
+    assert browser.run("window.pwned === undefined && document.querySelectorAll('script, img').length == 0")
+    shown = browser.run("document.body.textContent")
+    assert "In short" in shown and EVIL in shown and "\\x1b[2J" in shown
+    assert not any(c in shown for c in "\x1b\x07\u202e\u2066")
+    write_run(runs / "plain", [row(0, 0.1), row(5, 0.2)])
+    config = to_toml(resolve([{"recipe": "grpo", "task": {"name": "chain"}}]).config.model_dump(mode="json"))
+    (runs / "plain" / "config.toml").write_text(config)
+    (runs / "plain" / "report.html").write_text("<script>window.pwned=5</script>")
+    browser.driver.get(f"{server.url}/report/plain")
+    assert "held-out accuracy 0.100 → 0.200" in browser.text(".verdict")
+    assert browser.run("window.pwned === undefined && document.querySelectorAll('script').length == 0")
+    assert browser.run("document.querySelectorAll('svg.chart').length") == 1, "the accuracy is all that was measured"
+
+
+def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Server, runs: Path) -> None:
+    """The heads of columns are links; what is open stands in the address; health, models and curves are on the rows."""
+    from selenium.webdriver.common.keys import Keys
+
+    for seed, end in enumerate((0.4, 0.9)):
+        lost = {"rollouts/generator/invalid_rate": 1.0}
+        run = write_run(runs / "pair" / "tango" / f"seed-{seed}", [row(0, 0.1), row(1, 0.2, **lost), row(5, end, **lost)], seed)
+        with (run / "config.toml").open("a") as file:
+            file.write('[policies.generator]\nmodel = "org/Small-1B"\n')
+    (runs / "pair" / "compare.toml").write_text("")
+    browser.open(f"{server.url}/?sort=-accuracy")
+    names = "[...document.querySelectorAll('.runs > .row a.name, .runs > .set > .row a.name')].map(e => e.textContent)"
+    browser.wait(f"{names}.includes('pair')")
+    assert browser.run(names)[0] == "pair", "0.9 is the best"
+    assert browser.text("[data-item='set pair'] .what") == "comparison (not finished): 1 arm, 2 runs"
+    assert browser.text("[data-item='set pair'] .accuracy") == "0.400 – 0.900"
+    inner = "document.querySelector(\"[data-item='pair/tango/seed-1']\")"
+    assert not browser.run(f"{inner}.checkVisibility()")
+    browser.run("document.querySelector(\"[data-item='set pair'] summary .fold\").click()")
+    browser.wait(f"{inner}.checkVisibility() && location.search.includes('open=pair')")
+    assert browser.run(f"{inner}.querySelector('.model').textContent") == "Small-1B"
+    assert "unreadable" in browser.run(f"{inner}.querySelector('.health').textContent")
+    assert browser.run(f"{inner}.querySelectorAll('.spark svg .line').length") == 1
+    write_run(runs / "newer", [row(0, 0.95), row(1, 0.95)])
+    browser.wait(f"{names}[0] == 'newer'")
+    assert browser.run(f"{inner}.checkVisibility()"), "what was opened stays open when rows are built anew"
+    browser.click(".runs .head a.accuracy")
+    browser.wait(f"location.search == '?sort=accuracy' && {names}.indexOf('newer') > {names}.indexOf('pair')")
+    assert browser.run("document.querySelector('.head a.accuracy').getAttribute('aria-sort')") == "ascending"
+    browser.open(f"{server.url}/?sort=-accuracy")
+    browser.wait(f"{names}[1] == 'pair'")
+    browser.press("jj" + Keys.ENTER)
+    browser.wait(f"{inner}.checkVisibility()")
+    browser.open(f"{server.url}/?open=pair")
+    browser.wait(f"{inner}?.checkVisibility()")
+    browser.open(f"{server.url}/run/{quote('pair/tango/seed-1')}")
+    browser.wait("document.querySelector('.finding')")
+    assert browser.text(".finding .badge") == "✗ unreadable" and "policies.generator.prompt" in browser.text(".findings")
+
+
+def test_a_report_has_heads_that_do_not_overlap_and_prints(browser: Browser, server: Server, runs: Path) -> None:
+    """On paper: no dark page, no chart that is cut, all of it within a few pages."""
+    (runs / "kept").mkdir()
+    (runs / "kept" / "compare.toml").write_text("")
+    shutil.copy(KEPT, runs / "kept" / "compare.json")
+    browser.open(f"{server.url}/comparison/kept")
+    browser.wait("document.querySelector('p.verdict').textContent.startsWith('Against ')")
+    browser.open(f"{server.url}/comparison/kept", NARROW)
+    assert browser.run("document.documentElement.scrollWidth") <= NARROW[0]
+    browser.driver.get(f"{server.url}/report/kept")
+    boxes = "[...document.querySelectorAll('.sheet th')].map(e => [e.scrollWidth, e.clientWidth, e.textContent])"
+    heads = browser.run(boxes)
+    assert len(heads) > 10 and all(inner <= outer for inner, outer, _ in heads), heads
+    media = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.run("getComputedStyle(document.querySelector('.chart .name')).fill") == "rgb(31, 35, 40)"
+    kept = "[...document.querySelectorAll('figure')].map(e => getComputedStyle(e).breakInside)"
+    assert set(browser.run(kept)) == {"avoid"}
+    printed = base64.b64decode(
+        browser.driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})["data"]
+    )
+    pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert printed.startswith(b"%PDF") and 2 <= pages <= 12, f"{pages} pages"
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_tiny_advantages_are_said_to_be_tiny(browser: Browser, server: Server, runs: Path) -> None:
+    """Colours are relative to the largest advantage of the page; where that is next to nothing, the page says so."""
+    folder = write_run(runs / "tiny", [row(1, 0.5)])
+    solution = solved("1/a", "p", True)
+    for turn, size in ((1, 0.0003), (2, 0.0), (3, 1.5)):
+        credit = {solution.id: size * np.linspace(-1, 1, len(solution.ids))}
+        write_rollouts(folder / "rollouts" / f"turn-{turn:06d}.parquet", [solution], credit)
+    told = {}
+    for turn in (1, 2, 3):
+        browser.open(f"{server.url}/problem/tiny?turn={turn}&problem=p")
+        browser.wait("document.querySelector('.credit .mean')")
+        told[turn] = (
+            browser.text(".legend"),
+            browser.run("[...document.querySelectorAll('.credit .mean')].map(e => e.textContent)"),
+        )
+    assert "colours are relative to the largest here" in told[1][0] and "+0.00" not in "".join(told[1][1])
+    assert "every advantage here is zero" in told[2][0]
+    assert "relative" not in told[3][0] and all(len(text) == 5 for text in told[3][1])
+
+
 def test_narrow_screens_do_not_scroll_sideways(browser: Browser, server: Server) -> None:
-    for page in ("", f"run/{EVIL_NAME}", "run/alive", f"rollouts/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}&run=alive"):
+    pages = ("", f"run/{EVIL_NAME}", "run/alive", f"rollouts/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}&run=alive",
+             f"probe/{EVIL_NAME}", "?open=pair", "comparison/pair")  # fmt: skip
+    for page in pages:
         browser.open(f"{server.url}/{page}", NARROW)
         browser.wait("document.querySelector('.main').children.length")
         assert browser.run("document.documentElement.scrollWidth") <= NARROW[0], page
@@ -338,7 +479,7 @@ def test_a_comparison_that_is_not_finished_has_intervals_and_then_its_verdicts(
     browser.click("a[href='/comparison/cmp']")
     browser.wait("document.querySelector('.table')")
     cells = browser.run("[...document.querySelectorAll('.table tr')].map(r => r.children[2].textContent)")
-    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [0.000, 1.000]"]
+    assert cells == ["generator: held-out accuracy", "0.300 [0.300, 0.300]", "0.500 [0.000, 1.000]"]
     browser.wait("document.querySelectorAll('svg.chart path').length > 4")
     (runs / "cmp" / "compare.json").write_text("{")
     until(lambda: "compare.json cannot be read" in browser.text(".main"), "what is wrong with its end")

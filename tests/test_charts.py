@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -25,8 +26,10 @@ from milonga.charts import (
     line_chart,
     make_axis,
     make_standalone,
+    matrix_chart,
     path_chart,
     reliability_chart,
+    sparkline,
     thin_series,
     to_drawable,
 )
@@ -46,6 +49,16 @@ CHARTS: dict[str, Callable[[str, list[Series]], str]] = {
     "path": lambda text, series: path_chart(text, series, x_label=text),
     "bars": lambda text, series: bar_chart(text, ["a", text, "c"], [Bars(s.name, s.y, s.low, s.high) for s in series]),
     "flow": lambda text, series: flow_chart(text, {(text, s.name): (s.y or [None])[0] for s in series}),
+    "matrix": lambda text, series: matrix_chart(
+        text, [s.name for s in series], ["a", text, *"cdefghijkl"], [s.y for s in series], x_label=text, y_label=text
+    ),
+    "spark": lambda text, series: (
+        "".join(
+            sparkline(text, [(x, y) for x, y in zip(s.x, s.y, strict=True) if x is not None and y is not None])
+            for s in series[:1]
+        )
+        or sparkline(text, [])
+    ),
     "stack": lambda text, series: bar_chart(text, ["a", text], [Bars(s.name, s.y) for s in series], stacked=True),
 }
 
@@ -89,9 +102,9 @@ def test_what_was_not_measured_is_a_gap() -> None:
     svg = line_chart("gaps", [Series("a", [0, 1, 2, 3, 4, 5], [0.1, 0.2, None, math.nan, 0.3, 0.4])])
     way = re.search(r'<path class="line" d="(M[^"h]*)"', svg.partition("</text></g>")[2])
     assert way is not None and way[1].count("M") == 2
-    assert len(re.findall("<circle", svg)) == 4
+    assert len(re.findall("<circle", svg)) == 4 + 1, "the points, and one in the legend"
     logarithmic = line_chart("log", [Series("a", [0, 1, 2], [0.0, 1.0, 10.0])], log_y=True)
-    assert len(re.findall("<circle", logarithmic)) == 2
+    assert len(re.findall("<circle", logarithmic)) == 2 + 1
 
 
 def test_an_empty_chart_still_has_its_axes() -> None:
@@ -130,6 +143,93 @@ def test_an_axis_holds_its_values_and_few_ticks_that_differ(values: list[float],
     assert axis.low < axis.high and all(-1e-6 <= axis.to_fraction(v) <= 1 + 1e-6 for v in drawn)
     assert 1 <= len(axis.ticks) <= 16 and len(set(axis.names)) == len(axis.names)
     assert all(-1e-6 <= axis.to_fraction(tick) <= 1 + 1e-6 for tick in axis.ticks)
+
+
+def test_series_differ_without_their_colour() -> None:
+    """Neighbours have other points and other dashes, in the legend as on the line."""
+    svg = line_chart("three", [Series(name, [0, 1, 2], [0.1, 0.2, 0.3]) for name in "abcde"])
+    groups = list(ElementTree.fromstring(svg).iter(f"{SVG}g"))
+    shapes = [{(e.tag.removeprefix(SVG), len(e.get("d", ""))) for e in g if e.get("class") == "dot"} for g in groups]
+    kinds = [{tag for tag, _ in found} for found in shapes]
+    assert kinds[:5] == kinds[5:] == [{"circle"}, {"rect"}, {"path"}, {"path"}, {"circle"}], "the legend shows what is drawn"
+    assert {way.count("L") for way in re.findall(r'<path class="dot" d="([^"]*)"', svg)} == {2, 3}, "triangles and diamonds"
+    style = make_standalone(svg)
+    dashes = [re.search(rf"\.s{k} \.line{{stroke-dasharray:([\d. ]+)}}", style) for k in range(5)]
+    assert [found is None for found in dashes] == [True, False, False, False, True]
+    assert len({found[1] for found in dashes if found is not None}) == 3
+
+
+def test_turns_are_whole() -> None:
+    """A run of one turn has no turn 0.2; a share from 0 to 1 has."""
+    ticks = re.findall(r'text-anchor="middle">([^<]*)<', line_chart("a", [Series("a", [0, 1], [0.5, 0.6])]))
+    assert ticks == ["0", "1"]
+    assert make_axis([0, 1], whole=True).names == ["0", "1"] and make_axis([7.0], whole=True).names == ["7"]
+    assert make_axis([0, 1]).names[1] == "0.2" and make_axis([0.5, 1], whole=True).names[0] == "0.5"
+
+
+def test_a_long_line_has_some_marks() -> None:
+    svg = line_chart("long", [Series("a", list(range(1000)), [k % 17 for k in range(1000)])])
+    assert 12 <= len(re.findall("<circle", svg)) <= 18
+
+
+def test_a_band_far_wider_than_its_curve_leaves_something_to_see() -> None:
+    """Bands widen the axis by the span of the curves, or by `least`; beyond they are cut off."""
+    flat = [Series("a", [0, 1], [0.30, 0.31], [0.0, 0.0], [0.6, 0.6])]
+
+    def read_ticks(svg: str) -> list[float]:
+        return [float(tick) for tick in re.findall(r'text-anchor="end">([^<]*)<', svg)]
+
+    assert read_ticks(line_chart("a", flat))[0] >= 0.28 and read_ticks(line_chart("a", flat))[-1] <= 0.325
+    wide = read_ticks(line_chart("a", flat, least=0.1))
+    assert wide[0] == pytest.approx(0.2) and wide[-1] >= 0.41
+
+
+def read_places(svg: str, kind: str) -> list[tuple[float, float]]:
+    """Where texts of a class are: (height, width of the text)."""
+    found = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.get("class") == kind]
+    return [(float(e.get("y", "")), len(e.text or "")) for e in found]
+
+
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_a_flow_fills_its_panel_and_its_labels_do_not_collide(count: int) -> None:
+    """Many sources of tiny shares, all at one receiver: labels are apart, and within the picture; so are the boxes."""
+    edges = {(f"source {k}", "generator"): 0.001 for k in range(count)} | {("answers", "verifier"): 1.0}
+    edges[("source 0", "generator")] = 1 - 0.001 * (count - 1)
+    svg = flow_chart("flow", edges)
+    root = ElementTree.fromstring(svg)
+    high = float(root.get("height", ""))
+    assert high >= 260
+    labels = sorted(height for height, _ in read_places(svg, "share"))
+    assert len(labels) == count + 1 and all(b - a >= 14.9 for a, b in itertools.pairwise(labels))
+    assert labels[0] > 28 and labels[-1] < high
+    boxes = [(float(e.get("x", "")), float(e.get("y", "")), float(e.get("height", ""))) for e in root.iter(f"{SVG}rect")]
+    for side in (min, max):
+        left = side(x for x, _, _ in boxes)
+        column = sorted((y, y + size) for x, y, size in boxes if x == left)
+        assert column[0][0] == pytest.approx(28) and column[-1][1] == pytest.approx(high - 6), "from top to bottom"
+        assert all(below[0] > above[1] for above, below in itertools.pairwise(column))
+
+
+def test_a_stream_is_as_wide_as_its_share() -> None:
+    svg = flow_chart("flow", {("a", "x"): 0.75, ("b", "x"): 0.25})
+    ways = re.findall(r'class="stream" d="M([\d.]+) ([\d.]+)C[^L]*? ([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)C', svg)
+    ends = [float(way[5]) - float(way[3]) for way in ways]
+    assert ends[0] / ends[1] == pytest.approx(3, rel=0.05), "the width of a line is added to both"
+    assert list(re.findall(r'class="share">([^<]*)<', svg)) == ["75.0%", "25.0%"]
+
+
+def test_a_cell_is_darker_the_larger_its_value() -> None:
+    svg = matrix_chart("m", ["g1", "g2"], ["v1", "v2"], [[0.2, 0.4], [None, 0.8]], x_label="verifier", y_label="generator")
+    cells = list(ElementTree.fromstring(svg).iter(f"{SVG}rect"))
+    assert [e.get("opacity") for e in cells] == ["0.08", "0.25", "0.00", "0.58"]
+    assert [e[0].text for e in cells] == ["g1, v1: 0.2", "g1, v2: 0.4", "g2, v1: no value", "g2, v2: 0.8"]
+    assert re.findall(r'class="share">([^<]*)<', svg) == ["0.200", "0.400", "–", "0.800"]
+
+
+def test_a_curve_as_small_as_a_word_has_no_axes() -> None:
+    svg = sparkline("accuracy", [(0, 0.1), (5, 0.3), (10, 0.2)])
+    assert "<text" not in svg and 'aria-label="Curve: accuracy. accuracy from 0.1 to 0.2;"' in svg
+    assert len(re.findall("<circle", svg)) == 1 and "<path" not in sparkline("one", [(0, 0.1)])
 
 
 def test_colours_repeat_dashed() -> None:

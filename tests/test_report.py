@@ -23,9 +23,10 @@ from milonga.cli import main
 from milonga.config import parse_config, read_toml
 from milonga.errors import UserError
 from milonga.report import build_report, write_report, write_report_safely
-from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text
+from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text, Verdict
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
+from milonga.report.verdicts import describe_comparison, describe_run, estimate_chance
 from milonga.runfolder.files import JsonLines, to_json
 from milonga.runfolder.record import read_record
 from milonga.runfolder.rollouts import read_rollouts, write_rollouts
@@ -122,6 +123,86 @@ def test_a_run_ends_with_a_page_that_says_what_its_metrics_say(run: Path) -> Non
     assert names <= set(page.cells), "every metric is there"
 
 
+def test_a_page_begins_with_what_came_out_and_ends_with_facts(run: Path, comparison: Path) -> None:
+    (chapter,) = build_report([run]).chapters
+    titles = [section.title for section in chapter.sections]
+    assert titles[:3] == ["In short", "Curves", "From start to end"]
+    assert titles[-3:] == ["What was run", "All measurements", "How to reproduce it"]
+    values = read_record(run).get_curve("eval/generator/accuracy")[1]
+    verdict = chapter.sections[0].blocks[0]
+    assert isinstance(verdict, Verdict) and f"held-out accuracy {values[0]:.3f} → {values[-1]:.3f}" in verdict.text
+    assert "turn of the generator" in verdict.text and "tokens" in verdict.text and "FLOPs" in verdict.text
+    (chapter,) = build_report([comparison]).chapters
+    assert [section.title for section in chapter.sections[:3]] == ["In short", "Curves", "Outcomes"]
+    verdict = chapter.sections[0].blocks[0]
+    assert isinstance(verdict, Verdict) and "Against frozen" not in verdict.text and "cannot be told" in verdict.text
+    assert to_markdown(build_report([comparison])).count("cannot be told") == 1
+
+
+def test_how_far_chance_alone_may_move_an_accuracy() -> None:
+    assert estimate_chance(0.5, 0.5, 100) == pytest.approx(1.96 * (0.5 / 100) ** 0.5)
+    assert estimate_chance(0.0, 1.0, 64) == 0 and estimate_chance(0.2, 0.4, 64) == pytest.approx(1.96 * (0.4 / 64) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("ends", "f1", "said"),
+    [
+        ((0.10, 0.90), None, "The generator got better: held-out accuracy 0.100 → 0.900 (+0.800;"),
+        ((0.90, 0.10), None, "The generator got worse: held-out accuracy 0.900 → 0.100 (-0.800;"),
+        ((0.50, 0.55), None, "The generator changed by no more than chance can explain: held-out accuracy 0.500 → 0.550"),
+        (
+            (0.50, 0.55),
+            (0.2, 0.5, 0.4, 0.6),
+            "; the verifier got better: F1 on first errors 0.200 → 0.500 [0.400, 0.600], after",
+        ),
+        ((0.50, 0.55), (0.7, 0.5, 0.4, 0.6), "; the verifier got worse: F1"),
+        ((0.50, 0.55), (0.45, 0.5, 0.4, 0.6), "; the verifier cannot be told from its start: F1"),
+    ],
+)
+def test_the_verdict_of_a_run(
+    copy: Path, ends: tuple[float, float], f1: tuple[float, float, float, float] | None, said: str
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"turn": 0, "learner": None, "eval/generator/accuracy": ends[0]},
+        {"turn": 1, "learner": "generator", "eval/generator/accuracy": ends[1], "compute/tokens": 2000.0},
+    ]
+    if f1 is not None:
+        rows[0]["eval/verifier/f1"] = f1[0]
+        rows[1] |= {"eval/verifier/f1": f1[1], "eval/verifier/f1_low": f1[2], "eval/verifier/f1_high": f1[3]}
+    (copy / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(re.sub(r"(?m)(\[eval\][^\[]*?problems = )\d+", r"\g<1>64", config))
+    verdict = describe_run(read_record(copy))
+    assert said in verdict and "after 1 turn of the generator (2k tokens, " in verdict
+    (copy / "report.json").unlink()
+    assert describe_run(read_record(copy)).startswith("So far, the generator")
+    (copy / "metrics.jsonl").write_text(to_json(rows[0]) + "\n")
+    start = describe_run(read_record(copy))
+    assert start.startswith("Nothing has learned yet; at the start, the generator's held-out accuracy is ")
+
+
+def test_the_verdict_of_a_comparison() -> None:
+    def differ(arm: str, mean: float, verdict: str, seen: float | None = None) -> dict[str, Any]:
+        known = {"interval": [mean - 0.1, mean + 0.1], "problems": [mean - 0.2, mean + 0.2], "smallest_effect": seen}
+        return {"arm": arm, "metric": "eval/generator/accuracy", "mean": mean, "verdict": verdict, **known}
+
+    result = {
+        "metric": "eval/generator/accuracy", "baseline": "grpo", "arms": dict.fromkeys(("grpo", "tango", "prime", "frozen")),
+        "seeds": [1, 2, 3], "match": "tokens", "split": "test", "axis": "compute/tokens",
+        "differences": [
+            differ("tango", 0.25, "higher"), differ("prime", 0.02, "undecided", 0.165), differ("frozen", -0.3, "lower"),
+        ],
+    }  # fmt: skip
+    assert describe_comparison(result) == (
+        "Against grpo, in the generator’s held-out accuracy on test (3 seeds, tokens matched): "
+        "tango is better by +0.250 [+0.150, +0.350]; whether prime differs cannot be told (+0.020 [-0.080, +0.120]; 0.165 "
+        "could have been seen); frozen is worse by -0.300 [-0.400, -0.200]."
+    )
+    gap = [{**result["differences"][0], "metric": "eval/hacking_gap"}]
+    assert "tango is higher by +0.250" in describe_comparison(result | {"metric": "eval/hacking_gap", "differences": gap})
+    assert describe_comparison(result | {"differences": []}).startswith("Nothing can be told")
+
+
 def test_a_page_tells_what_was_run_and_how_to_run_it_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = " ".join(Reader(page_of(run)).words)
     for said in ("arXiv 2505.15034", "generator (solver)", "embedded, generative", "torch 2", "cores", "FLOPs", "seed 3"):
@@ -168,7 +249,7 @@ def page_with(text: str) -> str:
     one = Transcript(text, 1, text, text, text, text, [Step(text, True, False)], text, False, text, True, True, text)
     bare = replace(one, steps=[])
     sheet = Sheet(text, (text, text), [(text, text)])
-    blocks = [Text(text), Code(text), Points([text]), Facts([(text, text)]), sheet, Folded(text, Code(text))]
+    blocks = [Text(text), Verdict(text), Code(text), Points([text]), Facts([(text, text)]), sheet, Folded(text, Code(text))]
     section = Section(text, [*blocks, Talks([Talk(text, one), Talk(text, bare)])])
     return to_html(Report(text, [Chapter(text, text, [section])]))
 

@@ -17,10 +17,15 @@ from milonga.text import UNITS, clip_text, escape_invisible, format_amount
 
 Value = float | None
 COLOURS = 7
-"""Number of colours in the palette (Okabe and Ito's, safe for red-green colour blindness). More series repeat it, dashed."""
+"""Number of colours in the palette (Okabe and Ito's, safe for red-green colour blindness). More repeat it, dash-dotted."""
+DASHES = ("", "7 3.5", "2 2.5", "9 3 2 3")
+"""Dashes of the first series, the second, …; the same again after the last. The shapes of points differ likewise: a series can
+be told from its neighbours without its colour."""
 MOST_POINTS = 240
 """Most points of a line; a longer one keeps the minimum and maximum of every bin."""
 MOST_MARKS = 60
+"""Most points of a line that each have a mark; of a longer one some do."""
+FEW_MARKS = 16
 LARGEST, SMALLEST = 1e300, 1e-300
 """Larger and smaller numbers are clamped to these, so that no difference of two overflows."""
 CHARACTER = 6.1
@@ -28,6 +33,8 @@ CHARACTER = 6.1
 FAR = 10_000.0
 """Pixels outside of the frame at which the edge of a band is clamped."""
 WIDTH, HEIGHT = 520.0, 260.0
+SAMPLE = 26.0
+"""Width of the piece of a line in the legend."""
 
 _LIGHT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8579a", "#b87f00", "#3d9bd6", "#59636e")
 _DARK_COLOURS = ("#4ea8e0", "#f08a45", "#2fc49b", "#e39ac8", "#f0b23c", "#93d0f5", "#aab4bf")
@@ -44,18 +51,21 @@ STYLE = (
     ".chart .grid{stroke:var(--grid);stroke-width:1;shape-rendering:crispEdges}\n"
     ".chart .zero{stroke:var(--soft);stroke-width:1;shape-rendering:crispEdges}\n"
     ".chart .ideal{stroke:var(--soft);stroke-dasharray:4 4;fill:none}\n"
-    ".chart .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\n"
-    ".chart .dashed .line{stroke-dasharray:6 4}\n"
+    ".chart .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}\n"
     ".chart .thin{stroke-width:1;opacity:.55}\n"
-    ".chart .band{fill:var(--c);opacity:.16}\n"
+    ".chart .band{fill:var(--c);fill-opacity:.12;stroke:var(--c);stroke-opacity:.5;stroke-width:.8}\n"
     ".chart .dot,.chart .bar{fill:var(--c)}\n"
     ".chart .hollow{fill:var(--paper);stroke:var(--c);stroke-width:1.8}\n"
     ".chart .whisker{stroke:var(--ink);stroke-width:1;opacity:.75}\n"
-    ".chart .stream+text{fill:var(--ink)}\n"
-    ".chart .stream{fill:none;stroke:var(--c);opacity:.45}\n"
+    ".chart .stream{fill:var(--c);opacity:.42}\n"
+    ".chart .share{font-weight:600;fill:var(--ink)}\n"
+    ".chart .cell{fill:var(--c0)}\n"
     ".chart .node{fill:var(--paper);stroke:var(--soft)}\n"
     ".chart .paper{fill:var(--paper)}\n"
-) + "".join(f".chart .s{k}{{--c:var(--c{k})}}\n" for k in range(COLOURS))
+)
+STYLE += "".join(f".chart .s{k}{{--c:var(--c{k})}}\n" for k in range(COLOURS))
+STYLE += "".join(f".chart .s{k} .line{{stroke-dasharray:{DASHES[k % 4]}}}\n" for k in range(COLOURS) if DASHES[k % 4])
+STYLE += ".chart .dashed .line{stroke-dasharray:14 3 2 3 2 3}\n"
 
 
 @dataclass(frozen=True)
@@ -102,19 +112,21 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
     y_range: tuple[float, float] | None = None,
+    least: float = 0.0,
     width: float = WIDTH,
     height: float = HEIGHT,
 ) -> str:
-    """Draw curves over a common axis. `y_range` is widened if a curve leaves it; bands are cut off at the frame."""
+    """Draw curves over a common axis. `y_range` is widened if a curve leaves it. Without one the axis goes as far as the curves
+    go, and their bands at most as far again, or `least`, on both sides; bands are cut off at the frame."""
     drawn = [thin_series(one, log_x, log_y) for one in series]
     heights = [v for one in drawn for v in one.y]
-    x = make_axis((v for one in drawn for v in one.x), log_x, x_label)
-    y = make_axis([*heights, *(_find_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
+    x = make_axis((v for one in drawn for v in one.x), log_x, x_label, whole=True)
+    reach = _find_band_reach(drawn, heights, least) if y_range is None else y_range
+    y = make_axis([*heights, *reach], log_y, y_label, outward=True)
     frame = Frame(title, [_get_legend_name(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
-        marks = sum(p is not None for p in one.y) <= MOST_MARKS
-        inner = _render_band(frame, one) + _render_line(frame, one) + _render_dots(frame, one, marks)
+        inner = _render_band(frame, one) + _render_line(frame, one) + _render_dots(frame, one, k)
         body.append(f'<g class="{_series_class(k)}">{inner}</g>')
     return frame.render("Line chart", describe_series(series), "".join(body))
 
@@ -146,7 +158,7 @@ def path_chart(
             when = ", start" if first else ", end" if last else f", point {at + 1} of {len(points)}"
             dots.append(
                 _render_dot(
-                    left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {_format_point(px, py)}{when}", fade
+                    left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {_format_point(px, py)}{when}", k, fade
                 )
             )
         line = _render_line(frame, one).replace('class="line"', 'class="line thin"')
@@ -178,7 +190,7 @@ def reliability_chart(
             if place is not None:
                 radius = 2 + 6 * math.sqrt(max(one.count, 0) / most)
                 dots.append(
-                    _render_dot(*place, radius, "dot", f"{name}: {_format_point(one.said, one.true)}, {one.count} cases")
+                    _render_dot(*place, radius, "dot", f"{name}: {_format_point(one.said, one.true)}, {one.count} cases", k)
                 )
         body.append(f'<g class="{_series_class(k)}">{_render_line(frame, line)}{"".join(dots)}</g>')
     said = [f"{name}, {sum(one.count for one in bins)} cases in {len(bins)} bins" for name, bins in curves]
@@ -194,9 +206,11 @@ def bar_chart(
     stacked: bool = False,
     value_range: tuple[float, float] | None = None,
     width: float = WIDTH,
+    thick: float | None = None,
 ) -> str:
     """Draw horizontal bars, so that names of any length fit; side by side within a category, or stacked."""
-    thick, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
+    thin, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
+    thick = thin if thick is None else thick
     each = thick * (1 if stacked else max(len(bars), 1)) + gap
     x = make_axis([0.0, *_list_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
     names = [one.name for one in bars] if len(bars) > 1 or stacked else []
@@ -221,33 +235,154 @@ def bar_chart(
     return frame.render("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
 
 
-def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH) -> str:
-    """Draw shares that flow from senders (left) to receivers (right); a stroke is as wide as its share."""
+def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH, height: float = HEIGHT) -> str:
+    """Draw shares that flow from senders (left) to receivers (right); a stream is as wide as its share. The chart is as high as
+    other charts, and higher where the names need it."""
     known = {edge: share for edge, value in shares.items() if (share := to_drawable(value)) is not None}
-    sides = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
-    top, box = 28.0, 130.0
-    height = top + 56 * max(*map(len, sides), 1)
-
-    def middle(side: int, name: str) -> float:
-        return top + (height - top) * (sides[side].index(name) + 0.5) / len(sides[side])
-
-    def end(side: int, edge: tuple[str, str]) -> float:
-        """Height at which a stroke meets a box. Strokes at one box are ordered by the height of their other ends."""
-        there = sorted((one for one in known if one[side] == edge[side]), key=lambda one: middle(1 - side, one[1 - side]))
-        return middle(side, edge[side]) + (there.index(edge) - (len(there) - 1) / 2) * min(16.0, 40 / len(there))
-
+    names = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
+    top, box = 28.0, min(150.0, width * 0.29)
+    height = max(height, top + 40 * max(*map(len, names), 1), top + 18 * len(known))
+    sides = [_stack_nodes(known, side, names[side], (top, height - 6)) for side in (0, 1)]
+    scale = min(_find_spare(len(one), (top, height - 6)) for one in names) / (sum(map(_weigh, known.values())) or 1.0)
+    ends = [_stack_streams(known, side, sides, scale) for side in (0, 1)]
     edges = []
     for edge, share in known.items():
-        a, b, bend = end(0, edge), end(1, edge), width / 2
-        way = f"M{_coords(box, a)}C{_coords(bend, a)} {_coords(bend, b)} {_coords(width - box, b)}"
         tip = _render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
-        stroke = f'<path class="stream" stroke-width="{_coord(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
-        label = _render_text(width - box - 8, b + 4, _format_value(round(share, 3)), "end")
-        edges.append(f'<g class="{_series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
-    boxes = [_render_node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
+        way = _render_stream(box, width - box, ends[0][edge], ends[1][edge])
+        edges.append(f'<g class="{_series_class(names[0].index(edge[0]))}"><path class="stream" d="{way}">{tip}</path></g>')
+    order = sorted(known, key=lambda edge: sum(ends[1][edge]))
+    middles = _spread([sum(ends[1][edge]) / 2 for edge in order], 15.0, top + 8, height - 14)
+    labels = [
+        _render_text(width - box - 8, middle + 4, f"{known[edge]:.1%}" if abs(known[edge]) < 1e6 else "", "end", "share")
+        for edge, middle in zip(order, middles, strict=True)
+    ]
+    boxes = [_render_node(side * (width - box), reach, name, box) for side in (0, 1) for name, reach in sides[side].items()]
     said = [f"{receiver} had {share:.0%} from {sender}" for (sender, receiver), share in known.items()]
     head = _render_text(2, 14, _fit_text(title, width), kind="name", full=title)
-    return _render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
+    return _render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(labels) + "".join(boxes))
+
+
+Reach = tuple[float, float]
+"""Top and bottom of something, in pixels."""
+BOX, GAP = 24.0, 12.0
+"""Least height of a box of a flow chart, and the distance of two."""
+
+
+def _weigh(share: float) -> float:
+    return min(max(share, 0.0), 1e6)
+
+
+def _find_spare(boxes: int, reach: Reach) -> float:
+    """Pixels of the height that are left for what flows, beside the least heights of the boxes of one side."""
+    return reach[1] - reach[0] - boxes * BOX - max(boxes - 1, 0) * GAP
+
+
+def _stack_nodes(known: Mapping[tuple[str, str], float], side: int, names: Sequence[str], reach: Reach) -> dict[str, Reach]:
+    """Divide the height among the boxes of one side: each has room for its name, and more for what flows through it."""
+    sums = {name: sum(_weigh(share) for edge, share in known.items() if edge[side] == name) for name in names}
+    total = sum(sums.values())
+    out, at = {}, reach[0]
+    for name in names:
+        size = BOX + _find_spare(len(names), reach) * (sums[name] / total if total else 1 / len(names))
+        out[name] = (at, at + size)
+        at += size + GAP
+    return out
+
+
+def _stack_streams(
+    known: Mapping[tuple[str, str], float], side: int, sides: Sequence[Mapping[str, Reach]], scale: float
+) -> dict[tuple[str, str], Reach]:
+    """Place the streams at the boxes of one side, in the order of their other ends, so that they cross little. One without a
+    share is still a line."""
+    out = {}
+    for name, (top, bottom) in sides[side].items():
+        streams = sorted((edge for edge in known if edge[side] == name), key=lambda edge: sides[1 - side][edge[1 - side]])
+        sizes = [min(1.5, BOX / len(streams)) + scale * _weigh(known[edge]) for edge in streams]
+        at = (top + bottom - sum(sizes)) / 2
+        for edge, size in zip(streams, sizes, strict=True):
+            out[edge] = (at, at + size)
+            at += size
+    return out
+
+
+def _render_stream(left: float, right: float, begin: Reach, end: Reach) -> str:
+    bend = (left + right) / 2
+    upper = f"M{_coords(left, begin[0])}C{_coords(bend, begin[0])} {_coords(bend, end[0])} {_coords(right, end[0])}"
+    lower = f"L{_coords(right, end[1])}C{_coords(bend, end[1])} {_coords(bend, begin[1])} {_coords(left, begin[1])}Z"
+    return upper + lower
+
+
+def _spread(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
+    """Move ascending places apart, until neighbours are `least` apart, within `low` and `high` as far as there is room."""
+    out: list[float] = []
+    for place in places:
+        out.append(max(place, low if not out else out[-1] + least))
+    limit = high
+    for at in range(len(out) - 1, -1, -1):
+        out[at] = min(out[at], limit)
+        limit = out[at] - least
+    return out
+
+
+def sparkline(title: str, points: Sequence[tuple[float, float]], *, width: float = 84.0, height: float = 22.0) -> str:
+    """Draw a curve as small as a word: without axes, its last point marked."""
+    one = thin_series(Series(title, [x for x, _ in points], [y for _, y in points]))
+    x, y = make_axis(one.x), make_axis(one.y)
+    places = [
+        None if a is None or b is None else (3 + x.to_fraction(a) * (width - 7), height - 4 - y.to_fraction(b) * (height - 8))
+        for a, b in zip(one.x, one.y, strict=True)
+    ]
+    known = [place for place in places if place is not None]
+    way = "".join("M" + "L".join(_coords(*point) for point in part) for part in _split_at_gaps(places) if len(part) > 1)
+    line = f'<path class="line" d="{way}"/>' if way else ""
+    end = _render_dot(*known[-1], 2.4, "dot", "") if known else ""
+    return _render_svg("Curve", title, describe_series([one]), width, height, f'<g class="s0">{line}{end}</g>')
+
+
+def matrix_chart(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[Value]],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    width: float = WIDTH,
+) -> str:
+    """Draw a matrix of shares: each cell with its number, the darker the larger between the least and the largest of them. A
+    value that is missing is an empty cell."""
+    known = [v for line in values for value in line if (v := to_drawable(value)) is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    left = 10 + min(max((_estimate_width(name) for name in rows), default=0.0), width * 0.3)
+    top = 26 + (18 if y_label else 0)
+    each, high_each = (width - left - 2) / max(len(columns), 1), 30.0
+    bottom = top + high_each * len(rows)
+    body = [_render_text(2, 14, _fit_text(title, width * 0.92), kind="name", full=title)]
+    body += [_render_text(2, top - 6, y_label)] if y_label else []
+    for row, (name, line) in enumerate(zip(rows, values, strict=True)):
+        middle = top + (row + 0.5) * high_each
+        body.append(_render_text(left - 6, middle + 4, _fit_text(name, left - 10), "end", full=name))
+        for column, value in enumerate(line):
+            place = (left + column * each, top + row * high_each, each, high_each)
+            tip = f"{name}, {columns[column]}: {_format_value(value)}"
+            body.append(_render_cell(place, to_drawable(value), (low, high), tip))
+    for column, name in enumerate(columns):
+        centre = left + (column + 0.5) * each
+        body.append(_render_text(centre, bottom + 15, _fit_text(name, each - 4), "middle", full=name))
+    if x_label:
+        body.append(_render_text((left + width) / 2, bottom + 31, x_label, "middle"))
+    said = [f"{name}: " + ", ".join(map(_format_value, line[:12])) for name, line in zip(rows[:12], values, strict=False)]
+    return _render_svg("Matrix", title, said, width, bottom + (36 if x_label else 22), "".join(body))
+
+
+def _render_cell(place: tuple[float, float, float, float], value: Value, reach: tuple[float, float], said: str) -> str:
+    left, top, width, height = place
+    share = 0.0 if value is None else (value - reach[0]) / (reach[1] - reach[0]) if reach[1] > reach[0] else 0.5
+    box = f'x="{_coord(left + 1)}" y="{_coord(top + 1)}" width="{_coord(max(width - 2, 1))}" height="{_coord(height - 2)}"'
+    look = f'opacity="{0.0 if value is None else 0.08 + 0.5 * share:.2f}"'
+    text = "–" if value is None else f"{value:.3f}" if abs(value) < 1e3 else f"{value:.3g}"
+    cell = f'<rect class="cell" {box} rx="3" {look}>{_render_tooltip(said)}</rect>'
+    return cell + _render_text(left + width / 2, top + height / 2 + 4, _fit_text(text, width), "middle", "share")
 
 
 def join_charts(charts: Sequence[str], gap: float = 24.0) -> str:
@@ -328,17 +463,18 @@ class Rows:
     label: str = ""
 
 
-def make_axis(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False) -> Axis:
-    """Make an axis that contains all values. `outward` extends it to begin and end at a tick."""
+def make_axis(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False, whole: bool = False) -> Axis:
+    """Make an axis that contains all values. `outward` extends it to begin and end at a tick; with `whole` the ticks of whole
+    numbers are whole, however few there are."""
     known = [v for value in values if (v := to_drawable(value, log)) is not None]
     if log:
         return _make_log_axis(known, label)
     low, high = min(known, default=0.0), max(known, default=1.0)
     size = max(abs(low), abs(high))
+    counts = bool(known) and all(v == round(v) for v in known) and (whole or high - low > 1)  # 0 and 1 may be a share's ends
     if high - low <= size * 1e-9:  # one value, or too near for floating point to tell ticks apart
-        around = size * 0.1 or 1.0
+        around = 0.5 if counts and size < 1e6 else size * 0.1 or 1.0
         low, high = low - around, high + around
-    counts = all(v == round(v) for v in known) and high - low > 1  # 0 and 1 alone may be the ends of a share
     step = max(_nice_step(high - low, 5, (1.0, 2.0, 5.0)), 1.0) if counts else _nice_step(high - low, 5)
     if outward:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
@@ -439,15 +575,23 @@ class Frame:
         out = [_render_text(2, 14, _fit_text(self.title, self.width * 0.92), kind="name", full=self.title)]
         for k, left, row, name in self.entries:
             top = 32 + 17 * row
-            sample = f'<path class="line" d="M{_coord(left)} {_coord(top - 4)}h16"/>'
-            out.append(
-                f'<g class="{_series_class(k)}">{sample}{_render_text(left + 21, top, name, full=self.names[k] or "")}</g>'
-            )
+            sample = self._render_sample(k, left, top - 4)
+            label = _render_text(left + SAMPLE + 5, top, name, full=self.names[k] or "")
+            out.append(f'<g class="{_series_class(k)}">{sample}{label}</g>')
         if self.y.label:
             out.append(_render_text(2, self.top - 11, self.y.label))
         if self.x.label:
             out.append(_render_text((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
         return "".join(out)
+
+    def _render_sample(self, k: int, left: float, middle: float) -> str:
+        """Render what stands before a name in the legend: a piece of the line with its point; of bars their colour."""
+        if isinstance(self.y, Rows):
+            return (
+                f'<rect class="bar" x="{_coord(left + SAMPLE - 12)}" y="{_coord(middle - 5)}" width="12" height="10" rx="1"/>'
+            )
+        line = f'<path class="line" d="M{_coord(left)} {_coord(middle)}h{_coord(SAMPLE)}"/>'
+        return line + _render_dot(left + SAMPLE / 2, middle, 2.8, "dot", "", k)
 
     def _render_grid(self) -> str:
         out = []
@@ -479,12 +623,14 @@ def _render_svg(kind: str, title: str, said: Sequence[str], width: float, height
     )
 
 
-def _render_node(left: float, middle: float, name: str, width: float) -> str:
+def _render_node(left: float, reach: Reach, name: str, width: float) -> str:
     """Render a box of a flow chart with its name."""
+    top, bottom = reach
     rect = (
-        f'<rect class="node" x="{_coord(left + 1)}" y="{_coord(middle - 20)}" width="{_coord(width - 2)}" height="40" rx="5"/>'
+        f'<rect class="node" x="{_coord(left + 1)}" y="{_coord(top)}" width="{_coord(width - 2)}" '
+        f'height="{_coord(bottom - top)}" rx="5"/>'
     )
-    return rect + _render_text(left + width / 2, middle + 4, _fit_text(name, width - 12), "middle", full=name)
+    return rect + _render_text(left + width / 2, (top + bottom) / 2 + 4, _fit_text(name, width - 12), "middle", full=name)
 
 
 def _layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
@@ -495,7 +641,7 @@ def _layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int,
         if name is None:
             continue
         short = _fit_text(name, min(240.0, width - 30))
-        needed = 21 + _estimate_width(short) + 16
+        needed = SAMPLE + 5 + _estimate_width(short) + 16
         if out and left + needed > width:
             left, row = 2.0, row + 1
         out.append((k, left, row, short))
@@ -524,26 +670,29 @@ def _render_line(frame: Frame, one: Series) -> str:
     return f'<path class="line" d="{way}"/>' if way else ""
 
 
-def _render_dots(frame: Frame, one: Series, marks: bool) -> str:
-    """Render a dot at each point; without `marks` only at isolated points, which no line would show."""
+def _render_dots(frame: Frame, one: Series, k: int) -> str:
+    """Render a dot at each point of series `k`; of many points at some, and at isolated ones, which no line would show."""
     places = frame.points_to_pixels(one.x, one.y)
+    count = sum(place is not None for _, _, place in places)
+    every = 1 if count <= MOST_MARKS else math.ceil(count / FEW_MARKS)
     out = []
     for at, (x, y, place) in enumerate(places):
         around = [p for _, _, p in places[max(at - 1, 0) : at + 2]]
         alone = sum(p is not None for p in around) == 1
-        if place is not None and (marks or alone):
-            out.append(_render_dot(*place, 2.6, "dot", f"{one.name}: {_format_point(x, y)}"))
+        if place is not None and (at % every == 0 or alone):
+            out.append(_render_dot(*place, 2.6, "dot", f"{one.name}: {_format_point(x, y)}", k))
     return "".join(out)
 
 
-def _find_band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float]:
-    """How far bands may widen the axis: at most by the span of the curves, or the band of two seeds would flatten them."""
+def _find_band_reach(drawn: Sequence[Series], heights: Sequence[Value], least: float) -> list[float]:
+    """How far bands may widen the axis: at most by the span of the curves, or the band of two seeds would flatten them; by
+    `least` in any case, or a band that is far wider than the span would be all that is seen."""
     edges = [edge for one in drawn for edge in (*one.low, *one.high) if edge is not None]
     known = [v for v in heights if v is not None] or edges
     if not edges:
         return []
     low, high = min(known), max(known)
-    span = (high - low) or abs(high) or 1.0
+    span = max(high - low, least) or abs(high) or 1.0
     return [max(min(edges), low - span), min(max(edges), high + span)]
 
 
@@ -623,9 +772,20 @@ def _render_text(left: float, top: float, text: str, anchor: str = "start", kind
     return f'<text x="{_coord(left)}" y="{_coord(top)}"{side}{look}>{_escape_attribute(text)}{tip}</text>'
 
 
-def _render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
-    place = f'cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"'
-    return f'<circle class="{kind}" {place}{more}>{_render_tooltip(tip)}</circle>'
+def _render_dot(left: float, top: float, radius: float, kind: str, tip: str, k: int = 0, more: str = "") -> str:
+    """Render a point of series `k`: a circle, a square, a triangle or a diamond of about the same area."""
+    label = _render_tooltip(tip) if tip else ""
+    shape = k % len(DASHES)
+    if shape == 0:
+        place = f'cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"'
+        return f'<circle class="{kind}" {place}{more}>{label}</circle>'
+    if shape == 1:
+        half = 0.9 * radius
+        place = f'x="{_coord(left - half)}" y="{_coord(top - half)}" width="{_coord(2 * half)}" height="{_coord(2 * half)}"'
+        return f'<rect class="{kind}" {place}{more}>{label}</rect>'
+    corners = ((0, -1.4), (1.3, 0.9), (-1.3, 0.9)) if shape == 2 else ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0))
+    way = "L".join(_coords(left + radius * x, top + radius * y) for x, y in corners)
+    return f'<path class="{kind}" d="M{way}Z"{more}>{label}</path>'
 
 
 def _estimate_width(text: str) -> float:

@@ -1,4 +1,4 @@
-"""List the runs in a folder with the state of each.
+"""List the runs in a folder with the state of each, and the comparisons and sweeps that they belong to.
 
 Invariants: nothing in a folder can make the catalogue fail: a run that cannot be read is listed as broken; scanning a hundred
 runs costs a few calls of `stat` each, and only changed files are read again; a name that a browser sends is looked up among
@@ -11,16 +11,19 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from milonga.board.curves import read_last_rows, to_float
+from milonga.board.curves import Points, make_floats, read_first_row, read_last_rows, read_small_curve, read_tail, to_float
 from milonga.errors import RunFolderError
+from milonga.health import Finding, find_health
 from milonga.reading import ROWS, UNREADABLE, check_regular, explain_unreadable, read_last_lines, read_toml
+from milonga.runfolder.record import Row, to_number
 
 State = Literal["running", "finished", "stopped", "failed", "broken"]
+Kind = Literal["comparison", "sweep"]
 WATCHED = ("config.toml", "metrics.jsonl", "report.json", "error.txt", "lock")
 FIGURES = {
     "accuracy": "eval/generator/accuracy",
@@ -28,6 +31,8 @@ FIGURES = {
     "f1": "eval/verifier/f1",
     "gap": "eval/hacking_gap",
 }
+DRAWN = ("eval/generator/accuracy", "eval/verifier/f1", "eval/verifier/balanced_accuracy")
+"""The first of these that a run has is the curve that the list shows."""
 MOST_RUNS = 2000
 FRESH = 60.0
 """Seconds after its last write for which a run counts as running, on systems that do not tell who holds a lock."""
@@ -51,21 +56,38 @@ class Card:
     lead_turn: int | None = None
     turns: int | None = None
     """Turns of the lead agent that the config asks for."""
+    models: tuple[str, ...] = ()
+    """The models that its policies begin with, each once."""
+    done: float | None = None
+    """Share of its turns, or of its budget, that is done; None if it is not known."""
+    left: float | None = None
+    """Seconds that a running run will still take, at the pace of its last turns; None if that cannot be told."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with its health."""
+    curve: Points = field(default_factory=list)
+    """A small picture of what it learned: (turn, value)."""
     figures: Mapping[str, float] = field(default_factory=dict)
     changed: float = 0.0
     begun: float = 0.0
     comparison: str = ""
-    """The comparison it belongs to."""
+    """The comparison or sweep it belongs to."""
     arm: str = ""
+
+    @property
+    def model(self) -> str:
+        """Its models in short: of a path only the last part."""
+        return " + ".join(dict.fromkeys(model.rstrip("/").rpartition("/")[2] or model for model in self.models))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A folder of runs that are compared with each other, as `milonga compare` and `milonga claim` leave it."""
+    """A folder of runs that belong together, as `milonga compare`, `milonga claim` and `milonga sweep` leave it."""
 
     name: str
     path: Path
     finished: bool
+    """Whether its results are there; a sweep has none but its runs."""
+    kind: Kind = "comparison"
 
 
 class Catalogue:
@@ -89,7 +111,8 @@ class Catalogue:
             for place, path, comparison, arm in self._list_folders():
                 name = _make_printable(place)
                 if arm is None:
-                    comparisons[name] = Comparison(name, path, (path / "compare.json").is_file())
+                    kind = find_kind(path) or "comparison"
+                    comparisons[name] = Comparison(name, path, (path / "compare.json").is_file(), kind)
                 elif len(found) < MOST_RUNS:
                     found.append(self._load_card(name, path, _make_printable(comparison), arm, held))
             self.cards = {card.name: card for card in found}
@@ -117,14 +140,16 @@ class Catalogue:
         if _is_run(self.root):
             yield self.root.name, self.root, "", ""
             return
-        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in _list_subfolders(self.root)]
+        tops = [(self.root.name, self.root)] if find_kind(self.root) else [(p.name, p) for p in _list_subfolders(self.root)]
         for name, path in tops:
-            if is_comparison(path):
+            if kind := find_kind(path):
                 yield name, path, "", None
-                for arm in _list_subfolders(path):
+                blocks = [path] if kind == "comparison" else _list_subfolders(path)
+                for arm in (arm for block in blocks for arm in _list_subfolders(block)):
+                    place = arm.relative_to(path).as_posix()
                     for run in _list_subfolders(arm):
                         if run.name.startswith("seed-"):
-                            yield f"{name}/{arm.name}/{run.name}", run, name, arm.name
+                            yield f"{name}/{place}/{run.name}", run, name, place
             elif _is_run(path):
                 yield name, path, "", ""
 
@@ -160,8 +185,11 @@ def _make_printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def is_comparison(path: Path) -> bool:
-    return (path / "compare.toml").is_file()
+def find_kind(path: Path) -> Kind | None:
+    """Find what a folder of runs was made by; None if it is none."""
+    if (path / "compare.toml").is_file():
+        return "comparison"
+    return "sweep" if (path / "sweep.json").is_file() else None
 
 
 def _get_file_stamp(path: Path) -> tuple[int, int, int] | None:
@@ -213,6 +241,8 @@ def _read_card(name: str, path: Path, at_work: bool) -> Card:
         problem = last["stalled"]
     task, seed, turns, dialect = (config.get(key) for key in ("task", "seed", "turns", "dialect"))
     lead = last.get("lead_turn")
+    recent, timing = [make_floats(row) for row in reversed(rows)], read_tail(path / "timing.jsonl")
+    done = _measure_done(last, config)
     return Card(
         name,
         path,
@@ -225,8 +255,51 @@ def _read_card(name: str, path: Path, at_work: bool) -> Card:
         turn=last.get("turn"),
         lead_turn=lead if isinstance(lead, int) else None,
         turns=turns if isinstance(turns, int) else None,
+        models=_list_models(config),
+        done=done,
+        left=_estimate_left(recent, timing, config) if state == "running" else None,
+        findings=tuple(_find_health(path, recent, config, timing)),
+        curve=read_small_curve(path / "metrics.jsonl", DRAWN),
         figures={short: found for short, key in FIGURES.items() if (found := _find_newest_value(rows, key)) is not None},
     )
+
+
+def _list_models(config: Mapping[str, Any]) -> tuple[str, ...]:
+    policies = config.get("policies")
+    sections = policies.values() if isinstance(policies, dict) else ()
+    return tuple(dict.fromkeys(str(one["model"]) for one in sections if isinstance(one, dict) and "model" in one))
+
+
+def _measure_done(row: Mapping[str, Any], config: Mapping[str, Any]) -> float | None:
+    """Measure the share of a run that is done by a row: of its budget, if it has one, else of the lead agent's turns."""
+    budget = config.get("budget")
+    pairs = [(row.get(f"compute/{what}"), asked) for what, asked in budget.items()] if isinstance(budget, dict) else []
+    shares = [_divide(used, asked) for used, asked in pairs or [(row.get("lead_turn"), config.get("turns"))]]
+    known = [share for share in shares if share is not None]
+    return min(1.0, max(known)) if known else None
+
+
+def _divide(part: Any, whole: Any) -> float | None:
+    over, under = (to_number(to_float(one)) if isinstance(one, int | float) else None for one in (part, whole))
+    return None if over is None or under is None or under <= 0 else max(0.0, over / under)
+
+
+def _estimate_left(rows: Sequence[Row], timing: Sequence[Row], config: Mapping[str, Any]) -> float | None:
+    """Estimate the seconds left from how far the last turns brought the run, and how long they took."""
+    known = [(row["turn"], share) for row in rows if (share := _measure_done(row, config)) is not None]
+    if len(known) < 2 or known[-1][1] <= known[0][1]:
+        return None
+    (first, begun), (last, done) = known[0], known[-1]
+    spent = [to_number(row.get(key)) or 0.0 for row in timing if first < row["turn"] <= last for key in ("turn_s", "eval_s")]
+    return sum(spent) / (done - begun) * (1.0 - done) if spent else None
+
+
+def _find_health(path: Path, rows: Sequence[Row], config: Mapping[str, Any], timing: Sequence[Row]) -> list[Finding]:
+    """Find what is wrong with a run by its first and its last rows."""
+    first = read_first_row(path / "metrics.jsonl") if rows else None
+    rows = [first, *rows] if first is not None and first["turn"] < rows[0]["turn"] else rows
+    machine = read_tail(path / "machine.jsonl")
+    return find_health(rows, config, timing, machine[-1] if machine else None)
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:

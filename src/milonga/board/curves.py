@@ -7,20 +7,24 @@ stored in columns of machine floats, so that a long run takes megabytes, not hun
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from milonga.reading import ROWS, open_regular, parse_json, read_last_lines
+from milonga.reading import LARGEST, ROWS, open_regular, parse_json, read_last_lines
 from milonga.runfolder.files import is_row
 from milonga.runfolder.flow import PREFIX, Flow, compute_reward_flow
+from milonga.runfolder.record import to_number
 
 MOST_KEYS = 2000
 LONGEST_LINE = 1 << 20
+MOST_BYTES = 1 << 24
+"""Most bytes of metrics that are searched for a small picture of a curve."""
 RECENT = 1000
 """Number of last turns that are searched for the reward flow."""
 Points = list[tuple[float, float]]
@@ -165,7 +169,48 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
     return row if is_row(row) else None
 
 
-def read_last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
+def read_tail(path: Path) -> list[dict[str, Any]]:
+    """Read the rows at the end of a file, in their order, with numbers that have a float."""
+    return [make_floats(row) for row in reversed(list(read_last_rows(path)))]
+
+
+def make_floats(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose numbers can be calculated with: JSON knows no largest integer."""
+    return {
+        key: to_float(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST else value
+        for key, value in row.items()
+    }
+
+
+def read_first_row(path: Path) -> dict[str, Any] | None:
+    try:
+        with open_regular(path, ROWS) as file:
+            row = _parse_row(file.readline(LONGEST_LINE))
+    except OSError:
+        return None
+    return None if row is None else make_floats(row)
+
+
+def read_small_curve(path: Path, metrics: Sequence[str]) -> Points:
+    """Read the curve of the first of these metrics that a run has, for a small picture. Only lines that name the metric are
+    parsed; a file of more than `MOST_BYTES` gives no curve."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return []
+        with open_regular(path, MOST_BYTES) as file:
+            lines = file.read(MOST_BYTES).split(b"\n")
+    except OSError:
+        return []
+    for metric in metrics:
+        name = json.dumps(metric).encode()
+        rows = [make_floats(row) for line in lines if name in line and (row := _parse_row(line)) is not None]
+        points = [(float(row["turn"]), value) for row in rows if (value := to_number(row.get(metric))) is not None]
+        if points:
+            return points
+    return []
+
+
+def read_last_rows(path: Path, most: int = 1 << 18) -> Iterator[dict[str, Any]]:
     """Yield the rows at the end of a file, newest first. Only the last `most` bytes are read."""
     try:
         lines = read_last_lines(path, most)

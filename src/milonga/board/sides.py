@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milonga.board.catalogue import Card, read_settings
+from milonga.board.catalogue import Card, Comparison, read_settings
 from milonga.board.curves import Curves, Shelf
+from milonga.comparing.arms import make_folder_name
 from milonga.comparing.results import ALWAYS, Outcome, summarise_metric
 from milonga.reading import RESULT, UNREADABLE, explain_unreadable, read_object
 from milonga.report.blocks import Sheet
-from milonga.report.sheets import build_sheets, list_remarks
+from milonga.report.sheets import build_sheets, list_remarks, shorten_arm_names
+from milonga.report.verdicts import describe_comparison
 
 APART = ("seed", "budget")
 """Settings in which runs of one arm may differ."""
@@ -32,15 +34,32 @@ class Arm:
 
 @dataclass(frozen=True)
 class Judged:
-    """The tables and remarks of a finished comparison."""
+    """The verdict, the tables and the remarks of a finished comparison."""
 
+    verdict: str
     sheets: tuple[Sheet, ...]
     remarks: tuple[str, ...]
 
 
-def summarise_arms(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS) -> list[Arm]:
+def read_arm_names(comparison: Comparison) -> dict[str, str]:
+    """Read the arms of a comparison in the order of its plan, which is that of its report and its plots: folder -> short name.
+    Of a sweep, or where there is no plan that can be read, there are none."""
+    arms = read_settings(comparison.path / "compare.toml")[0].get("arms") if comparison.kind == "comparison" else None
+    names = list(arms) if isinstance(arms, dict) else []
+    return {make_folder_name(name): short for name, short in shorten_arm_names(names).items()}
+
+
+def summarise_arms(
+    cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS, names: Mapping[str, str] | None = None
+) -> list[Arm]:
+    """Summarise runs by arm. `names` are the arms of a comparison in order, each with the name that is shown: an arm's place
+    decides its colour. One that has no runs yet keeps its place."""
+    grouped = _group_by_arm(cards)
+    if names:
+        order = [*names, *(name for name in grouped if name not in names)]
+        grouped = {names.get(name, name): grouped.get(name, []) for name in order}
     found = []
-    for name, runs in _group_by_arm(cards).items():
+    for name, runs in grouped.items():
         outcomes = {at: _make_outcome(shelf.get_curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
         measured = {
             metric: numbers for metric in metrics if (numbers := summarise_metric(outcomes, metric, "lead_turn")) is not None
@@ -85,7 +104,7 @@ def read_verdicts(path: Path) -> Judged | str | None:
     file = path / "compare.json"
     try:
         result = read_object(file, RESULT)
-        return Judged(tuple(build_sheets(result)), tuple(list_remarks(result)))
+        return Judged(describe_comparison(result), tuple(build_sheets(result)), tuple(list_remarks(result)))
     except FileNotFoundError:
         return None
     except UNREADABLE as error:

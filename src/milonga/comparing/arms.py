@@ -47,9 +47,7 @@ class Arm:
 
     @property
     def folder(self) -> str:
-        """The arm's folder name; a long name is cut and made unique by a checksum."""
-        plain = re.sub(r"[^\w.,=+-]+", "-", self.name, flags=re.ASCII)
-        return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.blake2b(self.name.encode(), digest_size=4).hexdigest()}"
+        return make_folder_name(self.name)
 
     @property
     def turns(self) -> int | None:
@@ -60,6 +58,12 @@ class Arm:
         """Make the complete config of one run."""
         plain = self.plan.config.model_dump(mode="json", exclude_none=True)
         return plain | {"seed": seed, "budget": dict(budget or {})}
+
+
+def make_folder_name(arm: str) -> str:
+    """Make the name of an arm's folder; a long one is cut and made unique by a checksum."""
+    plain = re.sub(r"[^\w.,=+-]+", "-", arm, flags=re.ASCII)
+    return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.blake2b(arm.encode(), digest_size=4).hexdigest()}"
 
 
 @dataclass(frozen=True)

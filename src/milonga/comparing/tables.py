@@ -60,5 +60,5 @@ def draw(result: Result) -> str:
     short = shorten_arm_names(list(result["arms"]))
     arms = {short[name]: arm["metrics"] for name, arm in result["arms"].items()}
     axis = f"{AXIS_NAMES[result['axis']]} ({result['split']})"
-    figures = [build_metric_figure(metric, arms, axis, whole=False) for metric in dict.fromkeys([result["metric"], *DRAWN])]
+    figures = [build_metric_figure(metric, arms, axis) for metric in dict.fromkeys([result["metric"], *DRAWN])]
     return make_standalone(join_charts([one.svg for one in figures if one is not None]))

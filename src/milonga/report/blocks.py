@@ -33,6 +33,13 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """The sentence that says what came out."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Points:
     """A list of sentences."""
 
@@ -83,7 +90,7 @@ class Folded:
     block: Sheet | Code | Facts
 
 
-Block = Sheet | Facts | Text | Points | Figures | Code | Talks | Folded
+Block = Sheet | Facts | Text | Verdict | Points | Figures | Code | Talks | Folded
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,26 @@ from typing import Any
 from milonga.charts import Series, line_chart
 from milonga.config import read_toml, to_toml
 from milonga.errors import RunFolderError, UserError
-from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
-from milonga.report.curves import F1, GENERATOR, TITLES, clip_to_range, describe_series, draw_pair_chart
+from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text, Verdict
+from milonga.report.curves import (
+    F1,
+    GENERATOR,
+    LEAST_REACH,
+    clip_to_range,
+    describe_series,
+    draw_pair_chart,
+    get_title,
+    is_share,
+)
 from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
+from milonga.report.verdicts import describe_comparison
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import read_json
 from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
 """The empty curve of an arm that lacks a metric, so that the arm keeps its colour in all charts."""
+BANDS = "bands: 95 % t interval over seeds"
 PLAN, RESULT, CLAIM = "compare.toml", "compare.json", "claim.json"
 
 
@@ -48,8 +59,9 @@ def _build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None
     said = list_remarks(result)
     sections = [
         *([_build_claim_section(claim)] if claim is not None else []),
-        Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
+        Section("In short", [Verdict(describe_comparison(result))]),
         Section("Curves", [Figures(_build_figures(result))]),
+        Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
         Section("What each arm used", [costs, _build_runs_sheet(result), *([Points(said)] if said else [])]),
         Section("How to reproduce it", build_reproduction(folder, result)),
     ]
@@ -82,14 +94,14 @@ def _build_figures(result: Result) -> list[Figure]:
     short = shorten_arm_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
     arms = {short[name]: arm["metrics"] for name, arm in result["arms"].items()}
-    figures = [build_metric_figure(metric, arms, AXIS_NAMES[result["axis"]]) for metric in metrics]
+    figures = [build_metric_figure(metric, arms, f"{AXIS_NAMES[result['axis']]}; {BANDS}") for metric in metrics]
     return [one for one in (*figures, build_pair_figure(result, short)) if one is not None]
 
 
-def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis: str, whole: bool = True) -> Figure | None:
-    """Build the mean curves of all arms with their bands. `arms`: name -> metric -> measurements with a `curve`.
-
-    whole: draw shares from 0 to 1, so that pages can be compared; otherwise as far as the curves go.
+def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis: str) -> Figure | None:
+    """Build the mean curves of all arms with their bands, as far as the curves go: bands are clipped to what can be, and cut
+    off where they are far wider than the curves. `arms`: name -> metric -> measurements with a `curve`. An arm's colour, dash
+    and points follow from its place among the arms: board, report and plots pass them in one order.
     """
     found = {name: NOWHERE if metric not in metrics else metrics[metric]["curve"] for name, metrics in arms.items()}
     series = [
@@ -98,8 +110,8 @@ def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis
     ]
     if not any(one.x for one in series):
         return None
-    title = TITLES.get(metric, metric)
-    svg = line_chart(title, series, x_label=axis, y_range=(0.0, 1.0) if whole and "gap" not in metric else None)
+    title = get_title(metric)
+    svg = line_chart(title, series, x_label=axis, least=LEAST_REACH if is_share(metric) or "gap" in metric else 0.0)
     return Figure(svg, title, [describe_series(one) for one in series if one.x])
 
 
@@ -127,7 +139,7 @@ def _build_runs_sheet(result: Result) -> Sheet:
         for run in arm["runs"]:
             costs = (str(run["turns"]), format_amount(run["tokens"]), format_amount(run["flops"]))
             rows.append((f"{arm['folder']}/seed-{run['seed']}", format_number(finals.get(run["seed"])), *costs))
-    return Sheet("The runs", ("run", metric, "turns", "tokens", "FLOPs"), rows)
+    return Sheet("The runs", ("run", get_title(metric), "turns", "tokens", "FLOPs"), rows)
 
 
 def build_reproduction(folder: Path, result: Result) -> list[Block]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
+from milonga.charts import HEIGHT, Bars, Series, bar_chart, flow_chart, line_chart, path_chart
 from milonga.report.blocks import Figure
 from milonga.runfolder.flow import Flow
 from milonga.runfolder.record import Row, to_number
@@ -19,10 +19,13 @@ TITLES = {
     "eval/verifier/step_positive_rate": "steps the verifier calls right",
     "eval/verifier/balanced_accuracy": "verifier: balanced accuracy",
     "eval/verifier/f1": "verifier: F1 on first errors",
+    "eval/verifier/auroc": "verifier: area under ROC",
     "eval/hacking_gap": "hacking gap",
     "eval/step_hacking_gap": "step hacking gap",
     "rollouts/generator/accuracy": "generator: accuracy while training",
 }
+LEAST_REACH = 0.1
+"""Least width, to both sides of the curves, in which the bands of shares are shown."""
 SIDE_BY_SIDE = (
     "eval/generator/accuracy",
     "eval/generator/sound_accuracy",
@@ -51,10 +54,11 @@ class Panel:
 
     title: str
     metrics: Mapping[str, str]
-    share: bool = True
-    """Whether all metrics lie between 0 and 1."""
-    every: str = ""
-    """If set, draw all metrics that begin with `learn/` and end with this suffix, one per policy, instead of `metrics`."""
+    reach: tuple[float, float] | None = (0.0, 1.0)
+    """What the axis shows at least; None: as far as the curves go."""
+    every: Mapping[str, str] = field(default_factory=dict)
+    """If set, draw all metrics of a turn that end with one of these suffixes, instead of `metrics`: suffix -> the name of the
+    curve, with the agent or the policy in the place of {}."""
 
 
 PANELS = (
@@ -78,7 +82,7 @@ PANELS = (
             "eval/verifier/trivial/error_modal": "F1 that needs no steps",
         },
     ),
-    Panel("Hacking gap", {"eval/hacking_gap": "solutions", "eval/step_hacking_gap": "steps"}, share=False),
+    Panel("Hacking gap", {"eval/hacking_gap": "solutions", "eval/step_hacking_gap": "steps"}, None),
     Panel(
         "While training",
         {
@@ -86,9 +90,17 @@ PANELS = (
             "rollouts/verifier/balanced_accuracy": "verifier: balanced accuracy",
         },
     ),
-    Panel("Entropy of a token", {}, share=False, every="/entropy"),
-    Panel("Norm of the gradient", {}, share=False, every="/grad_norm"),
+    Panel(
+        "Outputs that are lost",
+        {},
+        (0.0, 0.1),
+        {"/invalid_rate": "{}: unreadable", "/truncated_rate": "{}: cut at the limit"},
+    ),
+    Panel("Entropy of a token", {}, None, {"/entropy": "{}"}),
+    Panel("Norm of the gradient", {}, None, {"/grad_norm": "{}"}),
 )
+OF_A_TURN = ("learn/", "rollouts/")
+"""Prefixes of the metrics of a turn, which have a policy or an agent in the middle."""
 BANDS = {F1: ("eval/verifier/f1_low", "eval/verifier/f1_high")}
 Y_LABELS = {"Hacking gap": "share called right − share that is right"}
 
@@ -100,16 +112,23 @@ def build_run_figures(run: Measured, name: str) -> list[Figure | None]:
 
 
 def build_panel_figure(run: Measured, panel: Panel) -> Figure | None:
-    metrics = panel.metrics
-    if panel.every:
-        names = sorted(name for name in run.metrics("learn/") if name.endswith(panel.every))
-        metrics = {name: name.split("/")[1] for name in names}
+    metrics = _find_metrics_of_a_turn(run, panel.every) if panel.every else panel.metrics
     series = [one for metric, name in metrics.items() if (one := make_series(run, metric, name)).x]
     if not series:
         return None
-    shares = (0.0, 1.0) if panel.share else None
-    svg = line_chart(panel.title, series, x_label="turn", y_label=Y_LABELS.get(panel.title, ""), y_range=shares)
+    svg = line_chart(panel.title, series, x_label="turn", y_label=Y_LABELS.get(panel.title, ""), y_range=panel.reach)
     return Figure(svg, panel.title, [describe_series(one) for one in series])
+
+
+def _find_metrics_of_a_turn(run: Measured, every: Mapping[str, str]) -> dict[str, str]:
+    """Find the metrics with one of these suffixes, with the names of their curves."""
+    known = [metric for prefix in OF_A_TURN for metric in sorted(run.metrics(prefix))]
+    return {
+        metric: name.format(metric.split("/")[1])
+        for metric in known
+        for suffix, name in every.items()
+        if metric.endswith(suffix) and metric.count("/") == 2
+    }
 
 
 def make_series(run: Measured, metric: str, name: str) -> Series:
@@ -143,15 +162,25 @@ def _format_pair(one: Series, at: int) -> str:
     return f"({format_number(one.x[at])}, {format_number(one.y[at])})"
 
 
+def get_title(metric: str) -> str:
+    """Say a metric in words, where it has any."""
+    return TITLES.get(metric, metric)
+
+
+def is_share(metric: str) -> bool:
+    return metric in TITLES and "gap" not in metric
+
+
 def clip_to_range(metric: str, value: float) -> float:
     """Clip a bound of an interval to what the metric can be: a share lies between 0 and 1, however few seeds there are."""
-    return min(1.0, max(0.0, value)) if metric in TITLES and "gap" not in metric else value
+    return min(1.0, max(0.0, value)) if is_share(metric) else value
 
 
 def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
     """Draw the path chart. Both axes always span 0 to 1, so that two reports can be compared."""
     x_label, y_label = TITLES[GENERATOR], TITLES[F1]
-    return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
+    unit = (0.0, 1.0)
+    return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=unit, y_range=unit, height=HEIGHT)
 
 
 def build_chosen_figure(run: Measured, metric: str) -> Figure | None:
@@ -204,6 +233,7 @@ def build_time_figure(rows: Iterable[Row], timing: Iterable[Row]) -> Figure | No
     title = "Where the seconds of a turn go"
     kinds = list(dict.fromkeys(kind for seconds in found.values() for kind in seconds))
     bars = [Bars(kind, [seconds.get(kind) for seconds in found.values()]) for kind in kinds]
-    svg = bar_chart(title, list(found), bars, x_label="seconds, mean over turns", stacked=True)
+    thick = min(44.0, 120.0 / len(found))  # few bars fill a panel as other charts do
+    svg = bar_chart(title, list(found), bars, x_label="seconds, mean over turns", stacked=True, thick=thick)
     said = [f"{name}: " + ", ".join(f"{kind} {value:.2f} s" for kind, value in parts.items()) for name, parts in found.items()]
     return Figure(svg, title, said)

@@ -26,6 +26,7 @@ from milonga.report.blocks import (
     Talk,
     Talks,
     Text,
+    Verdict,
 )
 from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
 from milonga.text import escape_invisible
@@ -48,6 +49,8 @@ ul{padding-left:20px}
 .lead{color:var(--soft);max-width:none}
 nav{margin:14px 0 0;font-size:13.5px;color:var(--soft)}
 nav a{color:inherit;margin-right:14px;white-space:nowrap}
+.verdict{font-size:17px;line-height:1.45;max-width:90ch;margin:10px 0 14px;padding:12px 16px;background:var(--card);
+border-left:4px solid var(--good);border-radius:4px}
 .wide{overflow-x:auto;margin:0 0 18px}
 table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:0 0 5px;white-space:nowrap}
@@ -55,7 +58,7 @@ th,td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;border-bottom:1p
 th{font-weight:500;color:var(--soft)}
 .sheet th+th,.sheet td+td{text-align:right;padding:4px 0 4px 18px;white-space:nowrap}
 .sheet th{vertical-align:bottom}
-.sheet th+th{white-space:normal;max-width:17ch}
+.sheet th+th{white-space:normal;max-width:17ch;overflow-wrap:anywhere}
 .facts{width:100%}
 .facts td{width:100%}
 .facts th{white-space:nowrap;padding-right:22px}
@@ -79,8 +82,13 @@ white-space:pre-wrap}
 .disputed td{background:var(--mark)}
 footer{margin-top:44px;padding-top:10px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
 @media (max-width:600px){body{padding:18px 14px 40px}h1{font-size:21px}}
-@media print{body{max-width:none;padding:0;font-size:10.5pt}nav{display:none}figure,tr,pre{break-inside:avoid}
-h2,h3,caption{break-after:avoid}.figures,.talks{grid-template-columns:1fr 1fr;gap:14px 18px}table{font-size:9pt}}
+@media print{@page{margin:14mm}:root{color-scheme:light}body{max-width:none;padding:0;font-size:10.5pt}nav,footer{display:none}
+figure,tr,pre,.verdict,.talk{break-inside:avoid}h2,h3,h4,caption,thead{break-after:avoid}h3{margin-top:22px}
+.figures,.talks{display:block}.figures>*,.talks>*{display:inline-block;vertical-align:top;width:48.5%;margin:0 1% 12px 0}
+.wide{overflow:visible}table{font-size:9pt}.sheet th+th,.sheet td+td{padding-left:10px;white-space:normal}
+.verdict{background:none;border:1px solid var(--line);border-left:4px solid var(--good);font-size:12pt}
+pre{border:1px solid var(--line)}
+}
 """
     + charts.STYLE
 )
@@ -132,6 +140,8 @@ def render_block(block: Block) -> str:
         return f'<div class="wide"><table class="facts">{rows}</table></div>'
     if isinstance(block, Text):
         return f"<p>{_escape_text(block.text)}</p>"
+    if isinstance(block, Verdict):
+        return f'<p class="verdict">{_escape_text(block.text)}</p>'
     if isinstance(block, Points):
         return "<ul>" + "".join(f"<li>{_escape_text(text)}</li>" for text in block.texts) + "</ul>"
     if isinstance(block, Figures):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from milonga.report.blocks import Block, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text
+from milonga.report.blocks import Block, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text, Verdict
 from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
 from milonga.text import escape_invisible
 
@@ -27,7 +27,7 @@ def render_block(block: Block) -> str:
         return (f"**{escape_markdown(block.title)}**\n\n" if block.title else "") + render_table(block)
     if isinstance(block, Facts):
         return render_table(Sheet("", ("", ""), block.rows), "---")
-    if isinstance(block, Text):
+    if isinstance(block, Text | Verdict):
         return escape_markdown(block.text)
     if isinstance(block, Points):
         return "\n".join(f"- {escape_markdown(text)}" for text in block.texts)

@@ -10,8 +10,23 @@ from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
 from milonga.health import CLEAR, examine
 from milonga.probing import Probe
-from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
+from milonga.report.blocks import (
+    Block,
+    Chapter,
+    Code,
+    Facts,
+    Figures,
+    Folded,
+    Points,
+    Section,
+    Sheet,
+    Talk,
+    Talks,
+    Text,
+    Verdict,
+)
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
+from milonga.report.verdicts import describe_run
 from milonga.report.words import format_duration
 from milonga.runfolder.flow import compute_reward_flow
 from milonga.runfolder.matrix import FIGURES, read_matrix
@@ -71,14 +86,15 @@ def build_run_chapter(record: Record) -> Chapter:
     state = f"finished after {turn} turns" if record.summary is not None else f"not finished: turn {turn}"
     lead = f"{config.recipe} on {config.task['name']}, seed {config.seed}, {state}. Folder: {record.folder}"
     sections = [
-        Section("In short", [_build_headline(record), *_build_remark_blocks(record)]),
-        *_build_probe_section(record),
-        Section("What was run", [Facts(_list_facts(record))]),
+        Section("In short", [Verdict(describe_run(record)), *_build_remark_blocks(record)]),
         Section("Curves", [Figures([one for one in build_run_figures(record, record.name) if one is not None])]),
+        Section("From start to end", [_build_headline(record)]),
         *_build_verifier_section(record),
         *_build_matrix_section(record),
         *_build_turn_section(record),
         *_build_transcript_section(record),
+        *_build_probe_section(record),
+        Section("What was run", [Facts(_list_facts(record))]),
         Section(
             "All measurements", [Folded(name, _build_metrics_sheet(record, *prefixes)) for name, prefixes in GROUPS.items()]
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milonga.report.blocks import Sheet
+from milonga.report.curves import get_title
 from milonga.text import format_amount, format_number
 
 Result = Mapping[str, Any]
@@ -58,7 +59,9 @@ def build_outcome_sheet(result: Result, metric: str) -> Sheet:
         "verdict",
         "could see",
     )
-    return Sheet(f"{metric} on {result['split']}, 95 % intervals over seeds", head, rows)
+    words = get_title(metric)
+    name = metric if words == metric else f"{words} ({metric})"
+    return Sheet(f"{name} on {result['split']}, 95 % intervals over seeds", head, rows)
 
 
 def _format_measured(values: Mapping[str, Any]) -> tuple[str, str]:

@@ -29,14 +29,15 @@ KEYS = (
 
 
 @contextmanager
-def page_frame(title: str, up: str | None = None) -> Iterator[Element]:
+def page_frame(title: str, up: str | None = None, full: str | None = None) -> Iterator[Element]:
+    """Show the frame of a page around what is added to it; `full` is the longer form of its title."""
     ui.page_title(f"{escape_invisible(title)} · Milonga")
     ui.add_head_html('<link rel="stylesheet" href="/board/board.css"><script src="/board/board.js"></script>')
     with add_box("top", "header"):
         add_link("Milonga", make_url(""), "brand")
         if up is not None:
             add_link("↑", up, "up", rel="up", title="one level up (Escape)")
-        add_text(title, "where", "h1")
+        add_text(title, "where", "h1", title=full)
         add_text("◐", "tool", "button", data_act="theme", title="light or dark (t)", type="button")
         add_text("?", "tool", "button", data_act="help", title="keys (?)", type="button")
     with add_box("main", "main") as main:
@@ -67,9 +68,9 @@ class Chart:
     sanitises it once more.
     """
 
-    def __init__(self, draw: Callable[[], Figure | None]) -> None:
+    def __init__(self, draw: Callable[[], Figure | None], classes: str = "panel") -> None:
         self.draw = draw
-        with add_box("panel"):
+        with add_box(classes):
             self.element = ui.html("", sanitize=True).classes("figure")
 
 

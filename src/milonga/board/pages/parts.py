@@ -19,6 +19,8 @@ from milonga.text import escape_invisible
 E = TypeVar("E", bound=Element)
 LONGEST = 20_000
 """Most characters of one text that a page shows."""
+TINY = 0.05
+"""Largest advantage of a page below which all of them are tiny, and shown relative to each other."""
 SEGMENTS = 600
 """Most segments of equal colour in a strip."""
 
@@ -89,6 +91,11 @@ def make_url(page: str, name: str = "", **query: object) -> str:
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 
 
+def format_advantage(value: float, scale: float) -> str:
+    """Format an advantage with as many digits as the largest on the page needs, so that small ones do not all read 0.00."""
+    return f"{value:+.2f}" if scale >= TINY else f"{value:+.1e}"
+
+
 def format_number(value: float | None, signed: bool = False) -> str:
     if value is None:
         return "–"
@@ -135,7 +142,9 @@ def show_advantage_strip(advantages: tuple[float, ...], scale: float, title: str
         return
     low, high = min(advantages), max(advantages)
     mean = sum(advantages) / len(advantages)
-    told = f"{title}{len(advantages)} tokens, advantage {mean:+.3f}" + ("" if low == high else f" ({low:+.3f} to {high:+.3f})")
+    digits = ".3f" if scale >= TINY else ".2e"
+    span = "" if low == high else f" ({low:+{digits}} to {high:+{digits}})"
+    told = f"{title}{len(advantages)} tokens, advantage {mean:+{digits}}{span}"
     element = add_box("strip", title=told, role="img", aria_label=told)
     element.style["background"] = f"linear-gradient(to right, {', '.join(_make_gradient_stops(advantages, scale))})"
 

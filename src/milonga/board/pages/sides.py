@@ -9,12 +9,12 @@ from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
 from milonga.board.pages.parts import add_box, add_link, add_text, format_number, make_url, show_table
-from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, read_arm_names, read_verdicts, summarise_arms
 from milonga.comparing.results import ALWAYS
-from milonga.report.comparisons import build_metric_figure
-from milonga.report.curves import clip_to_range
+from milonga.report.comparisons import BANDS, build_metric_figure
+from milonga.report.curves import clip_to_range, get_title
 
-AXIS = "turns of the lead agent; bands: 95 % t interval over seeds"
+AXIS = f"turns of the lead agent; {BANDS}"
 
 
 async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison: Comparison | None) -> None:
@@ -27,30 +27,44 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
     with page_frame(title, make_url("")):
         if not cards:
             add_text("Tick some runs in the list of runs, and come again." if comparison is None else "No runs yet.", "note")
+        verdict = add_text("", "verdict", "p")
         with add_box("links"):
-            for card in cards:
-                add_link(card.name, make_url("run", card.name), f"small {card.state}", data_item=card.name, title=card.state)
+            if comparison is not None and comparison.finished:
+                add_link("Report", make_url("report", comparison.name), "button", data_item="report")
         with add_box("grid"):
             drawn = [add_chart(metric) for metric in ALWAYS]
         table, verdicts = add_box("scroll"), add_box()
+        _show_run_links(cards, comparison)
 
     async def refresh() -> None:
         nonlocal known, told
-        arms = await asyncio.to_thread(lambda: summarise_arms(_list_current_runs(board, cards, comparison), board.shelf))
+        arms = await asyncio.to_thread(_summarise_now, board, cards, comparison)
         if _arms_differ(arms, known):
             known = arms
             await redraw(drawn)
             table.clear()
             with table:
                 _show_arms(arms)
-        if comparison is not None and told is None:
+        if comparison is not None and comparison.kind == "comparison" and told is None:
             told = await asyncio.to_thread(read_verdicts, comparison.path)
             if told is not None:
+                verdict.change_text(told.verdict if isinstance(told, Judged) else "")
                 with verdicts:
                     _show_verdicts(told)
 
     await refresh()
     refresh_periodically(refresh)
+
+
+def _show_run_links(cards: Sequence[Card], comparison: Comparison | None) -> None:
+    with add_box("links"):
+        for card in cards if comparison is None else sorted(cards, key=lambda card: card.name):
+            add_link(card.name, make_url("run", card.name), f"small {card.state}", data_item=card.name, title=card.state)
+
+
+def _summarise_now(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> list[Arm]:
+    names = None if comparison is None else read_arm_names(comparison)
+    return summarise_arms(_list_current_runs(board, cards, comparison), board.shelf, names=names)
 
 
 def _list_current_runs(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
@@ -65,7 +79,8 @@ def _arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
 
 def _show_arms(arms: Sequence[Arm]) -> None:
     rows = [[arm.name, str(len(arm.runs)), *(format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
-    show_table("Where they stand, with 95 % intervals over seeds", ["arm", "runs", *ALWAYS], rows)
+    head = ["arm", "runs", *map(get_title, ALWAYS)]
+    show_table("Where they stand, with 95 % intervals over seeds", head, rows)
 
 
 def format_final(arm: Arm, metric: str) -> str:

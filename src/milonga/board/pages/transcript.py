@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from milonga.board.browse import Check, Note, RolloutView, Step, Transcript
 from milonga.board.pages.parts import (
+    TINY,
     add_box,
     add_text,
+    format_advantage,
     format_number,
     get_verdict_mark,
     show_advantage_strip,
@@ -18,10 +20,11 @@ UNSEEN = "nothing that can be read"
 def show_transcript(found: Transcript, opened: str | None) -> None:
     """Show a transcript. `opened` lists what is unfolded, as links carry it; None unfolds all rollouts, no verifications."""
     keys = {str(at) for at in range(len(found.rollouts))} if opened is None else set(opened.split(","))
-    scale = max((abs(value) for rollout in found.rollouts for value in _collect_advantages(rollout)), default=0.0)
+    advantages = [value for rollout in found.rollouts for value in _collect_advantages(rollout)]
+    scale = max(map(abs, advantages), default=0.0)
     add_text(found.question, "question", "p")
     add_text(found.problem, "id", "p")
-    _show_legend(scale)
+    _show_legend(scale, bool(advantages))
     for at, rollout in enumerate(found.rollouts):
         _show_rollout(rollout, at, keys, scale)
     if found.left_out:
@@ -34,7 +37,7 @@ def _collect_advantages(rollout: RolloutView) -> list[float]:
     return own + [value for check in rollout.checks for value in check.advantages]
 
 
-def _show_legend(scale: float) -> None:
+def _show_legend(scale: float, credited: bool) -> None:
     with add_box("legend"):
         add_text("the verifier's verdict, then the exact truth where it is known:")
         add_text("✓ right", "mark right")
@@ -42,9 +45,15 @@ def _show_legend(scale: float) -> None:
         add_text("· none", "mark unknown")
         add_text("where they differ, the truth is framed")
         if scale:
-            add_text(f"advantage per token: −{scale:.2f}", "apart")
+            add_text(f"advantage per token: {format_advantage(-scale, scale)}", "apart")
             show_advantage_strip(tuple(scale * (k / 10 - 1) for k in range(21)), scale)
-            add_text(f"+{scale:.2f}")
+            add_text(format_advantage(scale, scale))
+            if scale < TINY:
+                add_text(
+                    "all of them are tiny: colours are relative to the largest here, and say nothing beyond it", "relative"
+                )
+        elif credited:
+            add_text("every advantage here is zero: nothing was learned from it", "apart relative")
 
 
 def _show_rollout(rollout: RolloutView, at: int, keys: set[str], scale: float) -> None:
@@ -92,7 +101,7 @@ def _show_advantages(advantages: tuple[float, ...], scale: float) -> None:
     """Show the mean advantage of some tokens, and each advantage as a colour."""
     with add_box("credit"):
         if advantages:
-            add_text(f"{sum(advantages) / len(advantages):+.2f}", "mean")
+            add_text(format_advantage(sum(advantages) / len(advantages), scale), "mean")
             show_advantage_strip(advantages, scale)
 
 

@@ -85,8 +85,10 @@
   });
 
   // What is unfolded stands in the address, once someone has folded or unfolded anything.
+  const folds = new Map(); // what someone has folded or unfolded, by key: rows may be built anew
   document.addEventListener("toggle", (event) => {
     if (!touched || !event.target.dataset?.key) return;
+    folds.set(event.target.dataset.key, event.target.open);
     const open = [...document.querySelectorAll("details[data-key][open]")].map((one) => one.dataset.key);
     const here = new URL(location.href);
     here.searchParams.set("open", open.join(","));
@@ -96,6 +98,10 @@
   // Rows are built anew while a page lives: what was chosen and ticked stays so.
   new MutationObserver(() => {
     if (at !== null) mark(false);
+    for (const fold of document.querySelectorAll(".set[data-key]")) {
+      const open = folds.get(fold.dataset.key);
+      if (open !== undefined && fold.open !== open) fold.open = open;
+    }
     if (ticked.size) for (const tick of document.querySelectorAll("input[type=checkbox]")) tick.checked = ticked.has(tick.value);
   }).observe(root, { childList: true, subtree: true });
 })();
