@@ -27,8 +27,7 @@ FEWEST = 32
 @cache
 def has_faster_products() -> bool:
     """Whether products by oneDNN are faster here than by MKL."""
-    able: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    able = able and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    able = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return able and torch.backends.cpu.get_cpu_capability() == "AVX512" and _read_vendor() == "AuthenticAMD"
 
 
@@ -85,6 +84,4 @@ class _FasterProducts(TorchFunctionMode):
 
 def use_faster_products(device: torch.device) -> AbstractContextManager[Any]:
     """Context manager in which a model's own linear layers go through `multiply`, where that can be faster."""
-    if device.type == "cpu" and has_faster_products():
-        return _FasterProducts()  # type: ignore[no-untyped-call]
-    return nullcontext()
+    return _FasterProducts() if device.type == "cpu" and has_faster_products() else nullcontext()
