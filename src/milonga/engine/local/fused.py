@@ -15,8 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from milonga.engine.local.products import multiply
-
 P = ParamSpec("P")
 T = TypeVar("T")
 HALF = (torch.bfloat16, torch.float16)
@@ -76,7 +74,7 @@ def matmul_float32(left: Tensor, right: Tensor) -> Tensor:
     micro-batches."""
     if left.is_cuda and left.dtype in HALF:
         return torch.mm(left, right, out_dtype=torch.float32)
-    return widen_to_float32(multiply(left, right.T))
+    return widen_to_float32(left @ right)
 
 
 def widen_to_float32(x: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
-from milonga.engine.local.products import multiply
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits held at a time: 128 MiB in float32."""
@@ -76,7 +76,7 @@ class _ChunkedHead(torch.autograd.Function):
 
 
 def _compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return multiply(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+    return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
 
 
 @compile_fused

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from milonga.engine.local.cache import RoomyLayer, is_roomy
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.products import multiply
 
 SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
@@ -72,4 +71,4 @@ def _norm(norm: Any, x: Tensor) -> Tensor:
 
 
 def _linear(linear: Any, x: Tensor) -> Tensor:
-    return multiply(x, linear.weight, linear.bias)
+    return F.linear(x, linear.weight, linear.bias)

@@ -27,7 +27,6 @@ from milonga.engine.local import llama_decode
 from milonga.engine.local.batches import Packing
 from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.products import multiply
 from milonga.engine.local.shapes import base_layer, explain_misfit, list_linears
 
 
@@ -104,7 +103,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: _Group, *masters: Tensor) -> Tensor:
-        y = multiply(x, group.weight, group.bias)
+        y = F.linear(x, group.weight, group.bias)
         inner = None
         if group.down is not None:
             inner = x @ group.down.T
@@ -118,7 +117,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
         x, inner = ctx.saved_tensors
         group: _Group = ctx.group
-        of_x = multiply(of_y, group.weight.T) if ctx.needs_input_grad[0] else None
+        of_x = of_y @ group.weight if ctx.needs_input_grad[0] else None
         if group.down is None:
             return of_x, None, *(_compute_master_grads(group, x, of_y) if group.masters else ())
         of_inner = torch.cat([of_y[:, a.outputs] @ a.up for a in group.adapters], 1)

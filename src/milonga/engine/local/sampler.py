@@ -20,7 +20,6 @@ from milonga.engine.local.cache import copy_columns, is_roomy, make_roomy_cache,
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.history import PAGE, Pages
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.products import use_faster_products
 from milonga.types import Finish
 
 COMPACT_BELOW = 0.75
@@ -205,15 +204,14 @@ class _Batch:
             ids[i, columns], mask[i, columns] = context, 1
         mask = mask.to(self.device)
         prompt = mask[:, : self.longest]
-        with use_faster_products(self.device):
-            out = self.policy.model(
-                input_ids=ids[:, self.past :].to(self.device),
-                attention_mask=prompt,
-                position_ids=(prompt.cumsum(1) - 1).clamp(min=0)[:, self.past :],
-                past_key_values=self.cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+        out = self.policy.model(
+            input_ids=ids[:, self.past :].to(self.device),
+            attention_mask=prompt,
+            position_ids=(prompt.cumsum(1) - 1).clamp(min=0)[:, self.past :],
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         spread = torch.tensor(place, device=self.device)
         if len(firsts) < len(place):
             select_rows(self.cache, spread)
