@@ -29,7 +29,7 @@ from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.data_parallel import DataParallel
-from milonga.errors import UserError
+from milonga.errors import OutOfMemory, UserError
 from milonga.types import Rollouts
 
 pytest.importorskip("triton", reason="the kernels are written in Triton")
@@ -296,7 +296,7 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(
     engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 1000)
-    with pytest.raises(UserError, match=r"policy 'p' cannot be sampled: the keys and values of a row of 64 tokens need"):
+    with pytest.raises(OutOfMemory, match=r"policy 'p' cannot be sampled: the keys and values of a row of 64 tokens need"):
         sampler.CudaSampler(engines["llama"].policy("p")).sample(requests(prompts(1)), Decoding(4), 2, Ledger())
 
 

@@ -30,7 +30,7 @@ from milonga.engine.local.sampler import (
     make_completion,
     mask_stop_candidates,
 )
-from milonga.errors import UserError
+from milonga.errors import OutOfMemory
 from milonga.types import Finish
 
 __all__ = ["CudaSampler", "explain_unsuited"]
@@ -139,10 +139,10 @@ class CudaSampler:
         """As many slots of `each` bytes as fit: fewer only take longer."""
         allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting())
         if allowed < 2 * each:  # one slot, and the one that belongs to nobody
-            raise UserError(
+            raise OutOfMemory(
                 f"policy '{self.policy.name}' cannot be sampled: the keys and values of a row of {room} tokens need "
                 f"{2 * each / 2**30:.2f} GiB, and {allowed / 2**30:.2f} GiB of the device are left for them; "
-                "use shorter outputs, a smaller model, LoRA, or fewer policies"
+                "lower sampling.max_tokens, or use a smaller model, binding=lora or fewer policies"
             )
         return min(slots, allowed // each - 1)
 
