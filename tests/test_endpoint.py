@@ -419,6 +419,7 @@ ENDPOINTS: dict[str, dict[str, dict[str, Any]]] = {
     "self_taught_evaluators": {"generator": {}, "rewriter": {}},
     "sweet_rl": {"simulator": {}},
     "tango": FROZEN_VERIFIER,
+    "tango_balanced": FROZEN_VERIFIER,
     "tango_code": FROZEN_VERIFIER,
     "tango_free": FROZEN_VERIFIER,
     "tango_free_adversary": FROZEN_VERIFIER,

@@ -44,6 +44,7 @@ class System:
 SYSTEMS = (
     System("tango", "tango.recipe:Tango", "Co-training", "arXiv 2505.15034", "A generator and a generative step verifier learn in turns", "", "tango/README.md"),
     System("tango_code", "tango.code:TangoCode", "Co-training", "", "Tango for programs: a coder and a verifier of its pieces, hidden tests as ground truth", "tango.claim_code:CLAIM", "tango/code.md"),
+    System("tango_balanced", "tango_balanced.recipe:TangoBalanced", "Co-training", "", "Tango with a verifier that learns from balanced pairs of right and wrong solutions", "tango_balanced.claim:CLAIM", "tango_balanced/README.md", parent="tango"),
     System("curriculum", "curriculum.recipe:Curriculum", "Co-training", "", "A proposer, rewarded for problems that are sometimes solved, chooses the difficulty for Tango", "curriculum.claim:CLAIM", "curriculum/README.md", parent="tango"),
     System("prime", "prime.recipe:Prime", "Co-training", "arXiv 2502.01456", "A generator and an implicit process reward model learn from the same rollouts", "prime.claim:CLAIM", "prime/README.md"),
     System("cure", "cure.recipe:Cure", "Co-training", "arXiv 2506.03136", "A coder and a unit tester in one model, both rewarded by execution", "cure.claim:CLAIM", "cure/README.md"),
@@ -77,6 +78,7 @@ SYSTEMS = (
     System("rlp", "rlp.recipe:Rlp", "Single policy", "arXiv 2510.01265", "A thought is worth what it adds to the log-probability of the next token", "rlp.claim:CLAIM", "rlp/README.md"),
     System("grpo", "grpo.recipe:Grpo", "Baselines", "arXiv 2402.03300", "Outcome rewards, normalised within the rollouts of a problem", "", "grpo/README.md"),
     System("frozen", "tango.arms:Frozen", "Baselines", "arXiv 2505.15034", "Tango with a frozen verifier", "", "tango/README.md"),
+    System("sequential", "tango.arms:Sequential", "Baselines", "", "Tango in sequence: the verifier is trained first and frozen while the generator learns", "", "tango/README.md"),
     System("oracle", "tango.arms:Oracle", "Baselines", "arXiv 2505.15034", "Tango with the exact truth of each step: an upper bound for step rewards", "", "tango/README.md"),
     System("math_shepherd_rl", "math_shepherd.recipe:MathShepherdRl", "Baselines", "arXiv 2312.08935", "GRPO with the step scores of a frozen Math-Shepherd verifier", "math_shepherd.claim:RL_CLAIM", "math_shepherd/README.md"),
     System("sft", "sft.recipe:Sft", "Baselines", "", "Both agents imitate worked examples: the warm start of other recipes", "", "sft/README.md"),

@@ -9,15 +9,13 @@ never sees the original step: at test time there is none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
-from milonga.patterns.slicing import write_reference
+from milonga.patterns.slicing import build_step_prefix, write_reference
 from milonga.patterns.value_head import Labelled
 from milonga.randomness import keyed_rng
-from milonga.roles import StepSolver
-from milonga.roles.prose import ITEM
 from milonga.roles.slices import Slice, split_into_slices
 from milonga.systems.aprm.credit import balanced_accuracy
 from milonga.tasks.base import normalise_text
@@ -55,33 +53,6 @@ def slice_correct_steps(ctx: Context, solutions: Rollouts, exact: bool = True) -
 
 def _is_right(piece: Rollout, exact: bool) -> bool:
     return piece.grade is not None and (piece.grade.steps == (True,) if exact else piece.grade.correct is True)
-
-
-def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> Rollout:
-    """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format. In prose what stands before
-    the step, and the space around it, stay as they are."""
-    solver, value = ctx.role("generator"), piece.parsed.get(Slice)
-    assert isinstance(solver, StepSolver)
-    if solver.dialect == "plain":
-        text = _cut_prose(piece, step)
-    else:
-        whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
-        text = whole[: solver.parse(whole).ends[len(value.before)]]
-    prefix = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
-    return replace(prefix, finish="length")
-
-
-def _cut_prose(piece: Rollout, step: str | None) -> str:
-    """Cut a solution in prose behind one step, which `step` replaces."""
-    solution, at = piece.target.solution, len(piece.parsed.get(Slice).before)
-    start, end = solution.ends[at - 1] if at else solution.begin, solution.ends[at]
-    before, own = piece.target.text[:start], piece.target.text[start:end]
-    if step is None:
-        return before + own
-    if ITEM.match(own) and not ITEM.match(step):
-        # Without the number of a list's item, only a blank line tells it from the item before.
-        return f"{before.rstrip()}\n\n{step}{own[len(own.rstrip()) :]}".lstrip()
-    return before + own.replace(own.strip(), step, 1)
 
 
 def check_rewritten_step(ctx: Context, piece: Rollout, step: str) -> bool | None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from milonga.errors import ConfigError, suggest_name
+from milonga.patterns.slicing import corrupt_piece
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.prose import strip_reply
 from milonga.roles.slices import Slice, render_steps, split_into_slices
@@ -81,10 +82,7 @@ class Corruptor(Role):
 
     def corrupt_step(self, task: Task, piece: Rollout, rng: random.Random) -> str | None:
         """Corrupt a right step by a random one of the allowed families that apply to it; None if none does."""
-        value, families = piece.parsed.get(Slice), self.list_allowed_families(task)
-        steps, at = [*value.before, *value.steps], len(value.before)
-        found = (task.corrupt_step(piece.problem, steps, at, name, rng) for name in rng.sample(families, len(families)))
-        return next((text for text in found if text is not None), None)
+        return corrupt_piece(task, piece, self.list_allowed_families(task), rng)
 
     def list_allowed_families(self, task: Task) -> list[str]:
         """List the task's corruption families that are not in `leave_out`."""

@@ -1,13 +1,16 @@
-"""Baselines of RL Tango: a frozen verifier, exact step labels instead of a verifier, and a frozen generator."""
+"""Baselines of RL Tango: a frozen verifier, one that is trained first and frozen then, exact step labels instead of a verifier,
+and a frozen generator."""
 
 from __future__ import annotations
+
+from pydantic import Field
 
 from milonga.context import Context
 from milonga.patterns.outcome import sample_solutions
 from milonga.recipe import ALLOWED
 from milonga.roles import StepSolver
-from milonga.schedule import Schedule, always
-from milonga.systems.tango.recipe import Tango, verdicts_to_signs
+from milonga.schedule import Schedule, always, warm_up
+from milonga.systems.tango.recipe import Tango, TangoOptions, verdicts_to_signs
 from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
@@ -22,6 +25,27 @@ class Frozen(Tango):
 
     def schedule(self) -> Schedule:
         return always("generator")
+
+
+class SequentialOptions(TangoOptions):
+    n_verifier: int = Field(0, ge=0, le=0)
+    """None: the verifier is frozen once the generator learns."""
+    warmup: int = Field(16, ge=1)
+    """Verifier turns before the generator's first: as many as `tango` has in 30 turns of its generator."""
+
+
+class Sequential(Tango):
+    """Tango in sequence: the verifier learns first, from the generator as it starts, and is frozen while the generator does."""
+
+    name = "sequential"
+    overlap = ALLOWED
+    inference_only_if = {}
+    published = {}
+    Options = SequentialOptions
+    options: SequentialOptions
+
+    def schedule(self) -> Schedule:
+        return warm_up("verifier", self.options.warmup) + always("generator")
 
 
 class Oracle(Tango):

@@ -14,13 +14,14 @@ from milonga.types import Floats
 class ClassBalance:
     """Running counts of checks of right and of wrong solutions, and the class weights that follow. Part of the run's state.
 
-    Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), scaled to a
-    batch mean of 1; counts are floored at 1.
+    Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), or 1 / count
+    with `inverse`, under which both classes count alike; scaled to a batch mean of 1. Counts are floored at 1.
     """
 
     decay: float = 0.8
     right: float | None = None
     wrong: float | None = None
+    inverse: bool = False
 
     def update(self, correct: Floats) -> None:
         """Update the moving averages with one batch. correct: 1 right, 0 wrong, NaN unknown (ignored); shape (rows,)."""
@@ -36,7 +37,8 @@ class ClassBalance:
         """Return one weight per row, with mean 1 over the rows whose class is known; unknown rows weigh 0. Shapes: (rows,)."""
         if self.right is None or self.wrong is None:
             raise ValueError("class balance has seen no batch yet")
-        share = {1.0: 1 / math.sqrt(max(1.0, self.right)), 0.0: 1 / math.sqrt(max(1.0, self.wrong))}
+        right, wrong = max(1.0, self.right), max(1.0, self.wrong)
+        share = {1.0: 1 / right, 0.0: 1 / wrong} if self.inverse else {1.0: 1 / math.sqrt(right), 0.0: 1 / math.sqrt(wrong)}
         raw = np.array([share.get(float(c), 0.0) for c in correct])
         known = int((raw > 0).sum())
         return raw * known / raw.sum() if known else raw

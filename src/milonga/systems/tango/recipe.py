@@ -17,13 +17,14 @@ from milonga.credit.baselines import Normaliser, has_both_outcomes, normalise
 from milonga.credit.mixing import contribution_stats, decay, mix_advantages
 from milonga.credit.tokens import StepCredit, broadcast_to_tokens, outcome_advantages
 from milonga.evals.metrics import mean
+from milonga.objectives import Estimator
 from milonga.patterns.outcome import sample_solutions, shape_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.systems.tango.credit import ClassBalance
 from milonga.tasks.base import ANSWERS
-from milonga.types import Floats, Rollout, Rollouts, TrainBatch
+from milonga.types import Floats, PerToken, Rollout, Rollouts, TrainBatch
 
 PAPER_LOSS = {"aggregate": "token_mean", "kl_coef": 0.001, "entropy_coef": 0.001}
 Verdicts = list[list[float] | None]
@@ -106,8 +107,12 @@ class Tango(Recipe):
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         solutions, checks = rollouts.of("generator"), rollouts.of("verifier")
         if ctx.learner == "generator":
-            return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.rewards)]
+            return [self.credit_generator(ctx, solutions, self.collect_verdicts(solutions, checks), solutions.rewards)]
         return [self.credit_verifier(ctx, checks, {t.id: t.correct for t in checks.targets})]
+
+    def collect_verdicts(self, solutions: Rollouts, checks: Rollouts) -> Verdicts:
+        """Return the step verdicts that the generator is paid by."""
+        return collect_step_verdicts(solutions, checks)
 
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
         """Make the generator's train batch: A = (1 - alpha) A_outcome + alpha A_step. Each source is normalised within the
@@ -118,8 +123,7 @@ class Tango(Recipe):
         estimator, groups = self.objectives["generator"].estimator, solutions.problem_ids
         rewards = shape_rewards(right, ctx, solutions, self.objectives["generator"].filter)
         outcome = outcome_advantages(rewards, solutions, groups, estimator, ctx.compute_kl_penalties(solutions, estimator))
-        steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
-        process = steps.advantages(verdicts, solutions, groups, estimator)
+        process = self.credit_steps(verdicts, solutions, estimator)
         keep = ~np.isnan(rewards)
         if self.options.mask_step_if_flat:
             keep &= has_both_outcomes(right, groups)
@@ -129,6 +133,11 @@ class Tango(Recipe):
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
         mixed = mix_advantages(outcome, process, alpha)
         return self.train_batch("generator", solutions, advantages=mixed, sources=sources, notes=notes)
+
+    def credit_steps(self, verdicts: Verdicts, solutions: Rollouts, estimator: Estimator) -> list[PerToken]:
+        """Return the step advantages, normalised within the problem."""
+        steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
+        return steps.advantages(verdicts, solutions, solutions.problem_ids, estimator)
 
     def compute_alpha(self, progress: float) -> float:
         """Return the weight of the step advantage at this progress of the run."""
@@ -157,13 +166,17 @@ class Tango(Recipe):
         grouped = estimator.advantage in get_args(Normaliser)
         advantage = normalise(rewards, checks.target_ids, cast(Normaliser, estimator.advantage if grouped else "zscore"))
         if self.options.reweight:
-            balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
+            balance = self.open_balance()
             balance.update(correct)
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
         credit = broadcast_to_tokens(advantage, checks)
         return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
+
+    def open_balance(self) -> ClassBalance:
+        """Return the class balance as the run's state has it."""
+        return ClassBalance(self.options.ema, **self.state.get("balance", {}))
 
     def verifier_reward(self, check: Rollout, label: float) -> float:
         """Return the reward of a check, for its format even without a verdict; NaN where it is unknown what is right."""

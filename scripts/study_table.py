@@ -1,0 +1,73 @@
+"""The table of a sweep, as Markdown: what was measured at the start and at the end of each arm, as means over its seeds.
+
+python scripts/study_table.py runs/pieces                      # the folder of the sweep
+python scripts/study_table.py runs/pieces verifier/f1 verifier/positive_rate
+
+Beside each end: in how many of its seeds the metric rose. An arm that has no finished run is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+METRICS = (
+    "generator/accuracy",
+    "generator/sound_accuracy",
+    "verifier/soft_auroc",
+    "verifier/soft_step_auroc",
+    "verifier/balanced_accuracy",
+    "verifier/positive_rate",
+    "verifier/f1",
+    "hacking_gap",
+)
+
+
+def group_by_arm(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group the finished runs by what they are but for the seed."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if run["finished"]:
+            found.setdefault(run["name"].rpartition("/")[0], []).append(run)
+    return found
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def format_change(runs: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Format the start and the end of one metric: start → end (seeds in which it rose)."""
+    pairs = [(run["first"].get(f"eval/{metric}"), run["last"].get(f"eval/{metric}")) for run in runs]
+    start, end = mean([a for a, _ in pairs]), mean([b for _, b in pairs])
+    if end is None:
+        return "–"
+    rose = sum(a is not None and b is not None and b > a for a, b in pairs)
+    return f"{'–' if start is None else f'{start:.2f}'} → {end:.2f} ({rose}/{len(pairs)})"
+
+
+def write_table(runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> Iterator[str]:
+    """Write the table: a line for each arm."""
+    yield f"| arm | seeds | {' | '.join(metrics)} | tokens |"
+    yield "|---" * (len(metrics) + 3) + "|"
+    for arm, own in group_by_arm(runs).items():
+        tokens = mean([run["last"].get("compute/tokens") for run in own]) or 0.0
+        cells = [arm, str(len(own)), *(format_change(own, metric) for metric in metrics), f"{tokens / 1e6:.2f}M"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the folder of the sweep")
+    parser.add_argument("metrics", nargs="*", help="names of metrics, without eval/", default=METRICS)
+    args = parser.parse_args()
+    runs = [json.loads(line) for line in (args.folder / "runs.jsonl").read_text().splitlines()]
+    print(*write_table(runs, args.metrics or METRICS), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tango with a verifier that learns from balanced pairs of right and wrong solutions of the same problem."""

@@ -1,0 +1,302 @@
+"""Tango with a balanced verifier: each piece by hand, and Tango to the bit where all are off."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import FAST, TINY
+from helpers import make_rollout
+from hidden import learned, same_after_a_cut
+from milonga.api import make_engine
+from milonga.context import Context, RunContext
+from milonga.objectives import make_objective
+from milonga.patterns.value_head import Labelled
+from milonga.resolve import Plan, resolve
+from milonga.systems.tango.credit import ClassBalance
+from milonga.systems.tango.recipe import Tango
+from milonga.systems.tango_balanced.credit import (
+    Skill,
+    Soundness,
+    StepLabels,
+    credit_step_verdicts,
+    place_on_verdicts,
+    soften_signs,
+)
+from milonga.systems.tango_balanced.pool import PairPool, find_contrasts, find_pairs
+from milonga.systems.tango_balanced.recipe import TangoBalanced, is_contrast, label_steps
+from milonga.types import Rollout, Rollouts, Verification
+
+torch.set_num_threads(1)
+NAN = float("nan")
+OFF: dict[str, Any] = {"soft": False, "class_weights": "root", "pool": 0, "step_credit": 0, "corruptions": 0, "gate": False}
+OPTIONS: dict[str, Any] = {"warmup": 1, "n_generator": 1, "corruptions": 0.5}
+MOVING = TINY | {"policies": {"generator": FAST, "verifier": FAST}}
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([{"recipe": "tango_balanced", "options": OPTIONS | options}, TINY])
+
+
+def ctx(p: Plan, learner: str = "generator", turn: int = 1, progress: float = 0.0) -> Context:
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, turn, learner, progress=progress)
+
+
+def judged(target: Rollout, steps: tuple[bool, ...] | None, final: bool | None, **soft: Any) -> Rollout:
+    check = make_rollout(2, 4, (2, 4), id=f"check of {target.id}")
+    parsed = replace(check.parsed, value=Verification(steps, final, **soft))
+    return replace(check, agent="verifier", targets=(target,), parsed=parsed)
+
+
+# Soft verdicts.
+
+
+def test_soft_verdicts_by_hand() -> None:
+    assert soften_signs([1.0, -1.0, NAN], (0.9, 0.25)) == pytest.approx([0.8, -0.5, NAN], nan_ok=True)
+    assert soften_signs([1.0, -1.0], None) == [1.0, -1.0], "what has no probabilities stays hard"
+    assert soften_signs(None, (0.5,)) is None
+
+
+def test_the_generator_is_paid_by_probabilities_and_a_unanimous_group_by_little() -> None:
+    recipe = plan().recipe
+    assert isinstance(recipe, TangoBalanced)
+    solutions = Rollouts(make_rollout(2, 4, (2, 4), id=name) for name in "ab")
+    said = {"a": (0.9, 0.98), "b": (0.94, 0.98)}
+    checks = Rollouts(judged(t, (True, True), True, soft=0.9, soft_steps=said[t.id]) for t in solutions)
+    verdicts = recipe.collect_verdicts(solutions, checks)
+    assert verdicts[0] == pytest.approx([0.8, 0.96]) and verdicts[1] == pytest.approx([0.88, 0.96])
+    # Their mean is 0.9; each is divided by two steps. The first token of a solution has the sum of both, the third the second's.
+    found = recipe.credit_steps(verdicts, solutions, make_objective("grpo").estimator)
+    assert found[0][[2, 4]] == pytest.approx([(-0.1 + 0.06) / 2, 0.06 / 2])
+    assert found[1][[2, 4]] == pytest.approx([(-0.02 + 0.06) / 2, 0.06 / 2])
+    hard = plan(soft=False).recipe
+    assert isinstance(hard, TangoBalanced) and hard.collect_verdicts(solutions, checks) == [[1.0, 1.0]] * 2
+    flat = hard.credit_steps([[1.0, 1.0]] * 2, solutions, make_objective("grpo").estimator)
+    assert not any(array.any() for array in flat)
+
+
+# Class weights.
+
+
+def test_class_weights_by_hand() -> None:
+    correct = np.array([1.0] + [0.0] * 4)
+    for inverse, expected in ((False, [5 / 3, *[5 / 6] * 4]), (True, [2.5, *[0.625] * 4])):
+        balance = ClassBalance(0.8, inverse=inverse)
+        balance.update(correct)
+        assert balance.weights(correct) == pytest.approx(expected)
+    weights = balance.weights(correct)
+    assert weights[0] == pytest.approx(weights[1:].sum()), "1 / count: both classes count alike"
+
+
+# Credit of step verdicts.
+
+
+def test_a_right_answer_credits_every_step_apart() -> None:
+    """Three checks of two steps: on the first two say right, on the second all do. Unbiased std of (1, 1, 0) is .57735."""
+    known = [StepLabels.from_answer(1.0, 2, 0.5)] * 3
+    found = credit_step_verdicts([(True, True), (True, True), (False, True)], known, ["s"] * 3, "zscore")
+    assert [list(row) for row in found] == [
+        pytest.approx([0.5 * (1 / 3) / 0.57735, 0], abs=1e-5),
+        pytest.approx([0.5 * (1 / 3) / 0.57735, 0], abs=1e-5),
+        pytest.approx([-0.5 * (2 / 3) / 0.57735, 0], abs=1e-5),
+    ]
+
+
+def test_a_wrong_answer_credits_a_check_that_finds_any_wrong_step() -> None:
+    known = [StepLabels.from_answer(0.0, 2, 0.5)] * 3
+    found = credit_step_verdicts([(True, True), (False, True), None], known, ["s"] * 3, "centre")
+    assert [list(row) for row in found] == [[-0.5, -0.5], [0.5, 0.5], [0, 0]]
+
+
+def test_a_corruption_credits_its_step_fully_and_those_before_as_much_as_answers_are_sound() -> None:
+    known = [StepLabels.from_corruption((1.0, 0.0), 0.5)] * 2
+    found = credit_step_verdicts([(True, False), (False, True)], known, ["s"] * 2, "centre")
+    assert [list(row) for row in found] == [[0.25, 0.5], [-0.25, -0.5]]
+
+
+def test_verdicts_that_stop_early_have_credit_for_what_they_said() -> None:
+    known = [StepLabels.from_answer(1.0, 3, 1.0)] * 2
+    found = credit_step_verdicts([(False,), (True, True, True)], known, ["s"] * 2, "centre")
+    assert [list(row) for row in found] == [[-0.5, 0, 0], [0.5, 0, 0]]
+    unknown = [StepLabels.from_answer(NAN, 3, 1.0)] * 2
+    assert not any(row.any() for row in credit_step_verdicts([(False,), (True,)], unknown, ["s"] * 2, "centre"))
+
+
+def test_the_credit_of_a_verdict_is_on_its_tokens_alone() -> None:
+    check = make_rollout(2, 5, (2, 4))
+    assert place_on_verdicts(np.array([0.5, -1.0]), check).tolist() == [0, 0, 0.5, 0.5, -1, -1, 0]
+    assert not place_on_verdicts(np.array([0.5, -1.0]), replace(check, steps=())).any()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=6), st.sampled_from([0.0, 1.0]))
+def test_the_credit_of_one_step_sums_to_zero_over_the_checks(said: list[tuple[bool, bool]], correct: float) -> None:
+    known = [StepLabels.from_answer(correct, 2, 1.0)] * len(said)
+    found = np.array(credit_step_verdicts(said, known, ["s"] * len(said), "zscore"))
+    assert found.sum(0) == pytest.approx([0, 0], abs=1e-9)
+
+
+# Soundness and skill.
+
+
+def test_soundness_by_hand() -> None:
+    """One problem: two right answers, three wrong, two of which agree. 2 of 6 ordered pairs agree: g = 1/3, so that three wrong
+    ones stand for 1.5 lucky ones, and a quarter of the right is sound."""
+    found = Soundness(0.5)
+    found.update([0, 0, 1, 1, 2, None], np.array([1, 1, 0, 0, 0, 0.0]), ["p"] * 6)
+    assert found.share == pytest.approx(0.25)
+    found.update([0, 0], np.array([1.0, 1.0]), ["q"] * 2)  # 1.5 wrong, 1 + 2 right: .75 lucky ones
+    assert found.share == pytest.approx(1 - 0.75 / 3)
+    assert Soundness().share == 1.0
+    nowhere = Soundness(pairs=4, agree=4, right=1, wrong=2)
+    assert nowhere.share == 0.0
+
+
+def test_soundness_of_guesses_on_a_known_chance() -> None:
+    """Answers out of ten at random, of which one is right: all right answers are lucky."""
+    rng, found = random.Random(0), Soundness()
+    drawn = [rng.randrange(10) for _ in range(20_000)]
+    found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(20_000)])
+    # The wrong answers are spread over nine: g is 1/9 where 1/10 is true, and the estimate stays at the bottom.
+    assert found.share == pytest.approx(0, abs=0.02)
+
+
+def test_skill_by_hand() -> None:
+    skill = Skill(0.5)
+    assert skill.factor == 0.0
+    skill.update([True, False, None], np.array([1, 1, NAN]))
+    assert skill.factor == 0.0, "it was never seen on wrong ones"
+    skill.update([False, False, None], np.array([0, 0, 0]))
+    assert skill.factor == pytest.approx(0.5 + 2 / 3 - 1)
+    skill.update([True], np.array([1.0]))
+    assert skill.right == pytest.approx(0.75)
+    skill.update([True] * 4, np.array([0.0] * 4))
+    assert skill.factor == pytest.approx(0.75 + 1 / 3 - 1)
+    assert Skill(right=0.2, wrong=0.3).factor == 0.0
+
+
+def test_alpha_is_the_skill_and_not_the_progress() -> None:
+    recipe = plan(alpha=0.4).recipe
+    assert isinstance(recipe, TangoBalanced)
+    recipe.state["skill"] = {"right": 0.9, "wrong": 0.6}
+    assert recipe.compute_alpha(0.0) == recipe.compute_alpha(1.0) == pytest.approx(0.2)
+    assert plan(alpha=0.4, gate=False).recipe.compute_alpha(0.0) == pytest.approx(0.4)  # type: ignore[attr-defined]
+
+
+# The pool.
+
+
+def pairs(*names: str) -> list[tuple[Labelled, Labelled]]:
+    return [(Labelled(make_rollout(1, 1, id=name), end=1.0), Labelled(make_rollout(1, 1, id=name), end=0.0)) for name in names]
+
+
+def drawn(pool: PairPool, count: int, replay: float) -> list[str]:
+    return [str(right["problem"]) for right, _ in pool.draw(count, replay, random.Random(0))]
+
+
+def test_the_pool_is_bounded_and_replays_a_share_of_old_pairs() -> None:
+    def named(*problems: str) -> list[tuple[Labelled, Labelled]]:
+        made = [make_rollout(1, 1, problem=problem) for problem in problems]
+        return [(Labelled(t, end=1.0), Labelled(t, end=0.0)) for t in made]
+
+    pool = PairPool(5)
+    pool.add(named("a", "b", "c"))
+    assert pool.fresh == 3 and len(drawn(pool, 2, 0.5)) == 2 and len(drawn(pool, 9, 0.5)) == 3
+    pool.fresh = 0
+    pool.add(named("d", "e", "f"))
+    assert [right["problem"] for right, _ in pool.pairs] == ["b", "c", "d", "e", "f"] and pool.fresh == 3
+    assert len({*drawn(pool, 4, 0.25)} & {"b", "c"}) == 1, "a quarter of four is old"
+    assert {*drawn(pool, 4, 0.0)} > {"d", "e", "f"}, "the old fill up"
+    assert {*drawn(pool, 4, 1.0)} > {"b", "c"}, "and so do the new"
+    pool.add(named(*"ghijkl"))
+    assert pool.fresh == 5
+
+
+def test_pairs_and_contrasts_of_real_solutions() -> None:
+    one = ctx(plan())
+    solutions = one.ask("generator", one.problems(16), 6)
+    found = find_pairs(one, solutions)
+    both = [p for p in {t.problem.id for t in solutions} if {t.correct for t in solutions if t.problem.id == p} == {0.0, 1.0}]
+    assert len(found) == len(both) > 2
+    for right, wrong in found:
+        assert right.solution.problem.id == wrong.solution.problem.id and (right.end, wrong.end) == (1.0, 0.0)
+        assert (right.solution.correct, wrong.solution.correct) == (1.0, 0.0)
+    contrasts = find_contrasts(one, solutions, 5)
+    assert len(contrasts) == 5
+    for kept, flawed in contrasts:
+        before = kept.solution.solution.steps[:-1]
+        assert flawed.solution.solution.steps[:-1] == before and len(kept.steps) == len(before) + 1
+        assert kept.solution.solution.steps[-1] != flawed.solution.solution.steps[-1]
+        assert list(flawed.steps) == [1.0] * len(before) + [0.0] and set(kept.steps) == {1.0}
+        assert kept.solution.text == solutions[0].text[:0] + kept.solution.text and np.isnan(kept.end)
+        whole = [t for t in solutions if t.text.startswith(kept.solution.text) and t.correct == 1.0]
+        assert whole, "it is the beginning of a right solution"
+
+
+def test_a_verifier_turn_is_about_pairs_and_contrasts() -> None:
+    p = plan()
+    recipe = p.recipe
+    assert isinstance(recipe, TangoBalanced)
+    first = ctx(p, "verifier")
+    rollouts = recipe.rollout(first)
+    targets = rollouts.of("verifier").targets
+    contrasts = [t for t in targets if is_contrast(t)]
+    pairs = [t for t in targets if not is_contrast(t)]
+    assert len(contrasts) == 2 and len(targets) == 4
+    assert sorted(t.correct for t in pairs) == [0.0, 1.0] and len({t.problem.id for t in pairs}) == 1
+    assert label_steps(contrasts[1], 0.5, False).labels[-1] == 0.0 and label_steps(pairs[0], 0.5, False).labels[0] is NAN
+    (taught,) = recipe.credit(first, rollouts)
+    assert taught.sources == {"answers": 0.5, "corruptions": 0.5} and taught.notes["contrasts"] == 0.5
+    assert any(array.any() for array in taught.advantages or [])
+    assert recipe.state["pairs"]["fresh"] == 0
+
+
+def test_what_generator_turns_graded_is_used_without_new_solutions() -> None:
+    p = plan()
+    recipe = p.recipe
+    one = ctx(p, "generator")
+    recipe.credit(one, recipe.rollout(one))
+    assert recipe.state["pairs"]["fresh"] > 0 and recipe.state["skill"]["wrong"] is not None
+    again = recipe.rollout(ctx(p, "verifier", 2))
+    assert not again.of("generator") and len(again.of("verifier")) == 4 * p.config.batch.rollouts
+
+
+def test_without_any_pair_one_solution_of_each_problem_is_judged() -> None:
+    p = plan(corruptions=0.0)
+    recipe = p.recipe
+    assert isinstance(recipe, TangoBalanced)
+    one = ctx(p, "verifier")
+    solutions = one.ask("generator", one.problems(4), 2)
+    found = recipe.draw_targets(one, solutions)
+    assert [t.id for t in found] == [t.id for t in solutions][::2]
+
+
+# The whole.
+
+
+def test_with_all_pieces_off_it_is_tango_to_the_bit(tmp_path: Path) -> None:
+    own = {"warmup": 1, "n_generator": 1}
+    found = learned("tango_balanced", 2, MOVING | {"options": own | OFF}, tmp_path / "off")
+    assert found == learned("tango", 2, MOVING | {"options": own}, tmp_path / "tango")
+    assert found != learned("tango_balanced", 2, MOVING | {"options": own}, tmp_path / "on")
+    assert issubclass(TangoBalanced, Tango)
+
+
+@pytest.mark.parametrize("piece", ["soft", "class_weights", "pool", "step_credit", "corruptions", "gate"])
+def test_each_piece_changes_something(piece: str, tmp_path: Path) -> None:
+    p = {name: value for name, value in OFF.items() if name != piece}
+    own = {"warmup": 1, "n_generator": 1} | p | ({"corruptions": 0.5} if piece == "corruptions" else {})
+    found = learned("tango_balanced", 2, MOVING | {"options": own}, tmp_path / "piece")
+    assert found != learned("tango_balanced", 2, MOVING | {"options": own | OFF}, tmp_path / "off")
+
+
+def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    assert same_after_a_cut("tango_balanced", 2, MOVING | {"options": OPTIONS}, tmp_path / "run")
