@@ -27,12 +27,13 @@ METRICS = (
 
 
 def group_by_arm(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group the finished runs by what they are but for the seed."""
+    """Group the finished runs by what they are but for the seed, whatever block they stand in; the first one's name is the
+    arm's."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         if run["finished"]:
-            found.setdefault(run["name"].rpartition("/")[0], []).append(run)
-    return found
+            found.setdefault(run["hash"], []).append(run)
+    return {own[0]["name"].rpartition("/")[0]: own for own in found.values()}
 
 
 def mean(values: Sequence[float | None]) -> float | None:
