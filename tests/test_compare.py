@@ -43,7 +43,21 @@ def flags(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return [*COMMAND, "frozen", "grpo", "--turns", "2", "--jobs", "1", "--out", str(out), *flags(TINY), *more]
+    return [
+        *COMMAND,
+        "frozen",
+        "grpo",
+        "--turns",
+        "2",
+        "--match",
+        "turns",
+        "--jobs",
+        "1",
+        "--out",
+        str(out),
+        *flags(TINY),
+        *more,
+    ]
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -242,6 +256,19 @@ def test_common_settings_reach_the_arms_that_know_them() -> None:
     tango, grpo = plan_comparison(["tango", "grpo"], settings=settings).arms
     assert tango.plan.config.options["warmup"] == 2 and tango.plan.config.policies["verifier"].lr == 1e-4
     assert "verifier" not in grpo.plan.config.policies and tango.turns == 2 + 30 + 9
+
+
+def test_what_is_matched_where_nobody_says() -> None:
+    """FLOPs where recipes differ in what a turn costs, turns for settings of one recipe, or where FLOPs are not known."""
+    endpoint = "frozen:policies.verifier.model=openai:http://127.0.0.1:9/v1#m"
+    for arms, expected in (
+        (["tango", "grpo"], "flops"),
+        (["frozen", "frozen:options.alpha=0.9"], "turns"),
+        ([endpoint, "grpo"], "turns"),
+        ([f"{endpoint},policies.verifier.endpoint.parameters=1e9", "grpo"], "flops"),
+    ):
+        assert plan_comparison(arms, settings=[{"dialect": "terse"}]).match == expected
+    assert plan_comparison(["tango", "grpo"], match="turns").match == "turns"
 
 
 @pytest.mark.parametrize(

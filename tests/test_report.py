@@ -58,7 +58,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compare") / "two"
     arms = ["frozen", "grpo"]
     plain = {key: value for key, value in TINY.items() if key != "options"}
-    milonga.compare(arms, seeds=2, turns=1, out=out, settings=plain, jobs=1, quiet=True)
+    milonga.compare(arms, seeds=2, turns=1, match="turns", out=out, settings=plain, jobs=1, quiet=True)
     return out
 
 

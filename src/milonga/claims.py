@@ -29,13 +29,15 @@ COMMON: Mapping[str, Any] = {
 def plan_claim(
     claim: Claim, seeds: int | str = 5, full: bool = False, device: str | None = None, sampler: str | None = None
 ) -> Comparison:
-    """Plan a claim as a comparison: everything is checked, nothing is loaded or written."""
+    """Plan a claim as a comparison: everything is checked, nothing is loaded or written. A claim is about so many turns of the
+    lead agent, whatever they cost; that is shown beside it."""
     arms = [*claim.arms, *(claim.more if full else ())]
     return plan_comparison(
         arms,
         task=claim.task,
         seeds=seeds,
         turns=claim.turns,
+        match="turns",
         metric=claim.metric,
         baseline=claim.arms[1],
         device=device,

@@ -24,6 +24,7 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 
 Match = Literal["turns", "tokens", "flops"]
+Matching = Literal["auto", "turns", "tokens", "flops"]
 Tree = Mapping[str, Any]
 
 FIRST_SEED = 100
@@ -100,7 +101,7 @@ def plan_comparison(
     task: str | Tree | None = None,
     seeds: int | str | Sequence[int] = 5,
     turns: int | None = None,
-    match: str = "turns",
+    match: str = "auto",
     metric: str = METRIC,
     baseline: str | None = None,
     device: str | None = None,
@@ -109,8 +110,8 @@ def plan_comparison(
     settings: Sequence[Tree] = (),
 ) -> Comparison:
     """Plan a comparison: everything is checked, nothing is loaded or written."""
-    if match not in get_args(Match):
-        raise ConfigError(f"unknown match '{match}': {suggest_name(match, get_args(Match))}")
+    if match not in get_args(Matching):
+        raise ConfigError(f"unknown match '{match}': {suggest_name(match, get_args(Matching))}")
     named = dict(parse_arm(text) for text in recipes)
     if len(named) < max(2, len(recipes)):
         raise ConfigError("a comparison needs at least two arms, each named once")
@@ -129,7 +130,9 @@ def plan_comparison(
     chosen = parse_seeds(seeds)
     arms = tuple(_plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
     _check_same(arms)
-    if match == "flops":
+    if match == "auto":
+        match = _choose_match(arms)
+    elif match == "flops":
         _check_flops_known(arms)
     _check_metric(_add_eval_prefix(metric), arms)
     return Comparison(arms, chosen, cast(Match, match), _add_eval_prefix(metric), _find_baseline(baseline, list(named)))
@@ -205,6 +208,18 @@ def _check_same(arms: Sequence[Arm]) -> None:
                 )
         if folders.setdefault(arm.folder, arm.name) != arm.name:
             raise ConfigError(f"arms '{folders[arm.folder]}' and '{arm.name}' would share the folder '{arm.folder}'")
+
+
+def _choose_match(arms: Sequence[Arm]) -> Match:
+    """Choose what all arms get alike: FLOPs where their recipes differ, and with them what a turn costs; turns where one recipe
+    has several settings, or where nobody knows the FLOPs of a policy."""
+    if len({arm.recipe for arm in arms}) == 1:
+        return "turns"
+    try:
+        _check_flops_known(arms)
+    except ConfigError:
+        return "turns"
+    return "flops"
 
 
 def _check_flops_known(arms: Sequence[Arm]) -> None:

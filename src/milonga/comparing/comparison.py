@@ -29,7 +29,7 @@ def compare(
     task: str | Mapping[str, Any] | None = None,
     seeds: int | str | Sequence[int] = 5,
     turns: int | None = None,
-    match: str = "turns",
+    match: str = "auto",
     metric: str = METRIC,
     baseline: str | None = None,
     out: str | Path | None = None,
@@ -43,7 +43,8 @@ def compare(
 
         milonga.compare(["tango", "grpo"], task="chain", turns=100, seeds=5)
 
-    The first arm is the reference whose budget the others get where `match` is `tokens` or `flops`. The runs go into
+    All arms get the same `match`: `flops`, `tokens` or `turns`. `auto` is flops where the arms are of different recipes, as far
+    as the FLOPs are known, else turns. The first arm is the reference whose compute the others get. The runs go into
     OUT/ARM/seed-S; calling it again with the same `out` goes on where it stopped. Returns what OUT/compare.json holds.
     """
     comparison = plan_comparison(

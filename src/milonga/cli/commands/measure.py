@@ -182,7 +182,7 @@ def eval_(
     epilog=format_examples(
         "milonga compare tango grpo frozen --seeds 5  # the same command goes on where it stopped, with --out",
         "milonga compare tango tango:options.alpha=0.9 --metric verifier/f1 --baseline tango",
-        "milonga compare tango grpo --match flops --task last_letter --dry-run",
+        "milonga compare tango grpo --match turns --task last_letter --dry-run",
     ),
 )
 def compare(
@@ -210,10 +210,10 @@ def compare(
     match: Annotated[
         str,
         typer.Option(
-            help="What all arms get alike: turns, tokens or flops.",
-            autocompletion=completion.complete_from("turns", "tokens", "flops"),
+            help="What all arms get alike: turns, tokens or flops. auto: flops where recipes differ, else turns.",
+            autocompletion=completion.complete_from("auto", "turns", "tokens", "flops"),
         ),
-    ] = "turns",
+    ] = "auto",
     metric: Annotated[
         str, typer.Option(help="Any metric of the evaluations.", autocompletion=completion.complete_metrics)
     ] = "eval/generator/accuracy",
