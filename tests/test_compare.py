@@ -43,21 +43,8 @@ def flags(tree: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return [
-        *COMMAND,
-        "frozen",
-        "grpo",
-        "--turns",
-        "2",
-        "--match",
-        "turns",
-        "--jobs",
-        "1",
-        "--out",
-        str(out),
-        *flags(TINY),
-        *more,
-    ]
+    asked = ["--turns", "2", "--match", "turns", "--jobs", "1", "--out", str(out)]
+    return [*COMMAND, "frozen", "grpo", *asked, *flags(TINY), *more]
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
