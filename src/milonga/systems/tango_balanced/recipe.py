@@ -14,6 +14,7 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit.baselines import Normaliser
+from milonga.evals.evaluate import judge_metrics
 from milonga.evals.verdicts import get_soft_steps
 from milonga.objectives import Estimator
 from milonga.recipe import Refused
@@ -31,6 +32,13 @@ from milonga.systems.tango_balanced.credit import (
 from milonga.systems.tango_balanced.pool import PairPool, find_contrasts, find_pairs, restore_solutions
 from milonga.types import Floats, PerToken, Rollout, Rollouts, TrainBatch
 
+ON_START = tuple(
+    f"verifier/start_{name}"
+    for name in ("soft_auroc", "soft_step_auroc", "balanced_accuracy", "positive_rate", "step_accuracy")
+)
+"""What `measured` adds to an evaluation."""
+START_SAMPLES = 4
+"""Solutions of each of these problems."""
 KEPT = 256
 """Contrasts that are kept where no pairs are."""
 
@@ -56,6 +64,9 @@ class BalancedOptions(TangoOptions):
     task knows no mistakes."""
     gate: bool = True
     """alpha follows the verifier's measured skill, alpha * max(0, 2 * balanced accuracy - 1), in place of `alpha_schedule`."""
+    measured: int = Field(0, ge=0)
+    """Held-out problems on which an evaluation also measures the verifier on solutions of the generator as it started: these
+    stay the same, while its own generator's become harder to judge. 0: none."""
 
 
 class TangoBalanced(Tango):
@@ -66,6 +77,10 @@ class TangoBalanced(Tango):
     published = {}
     Options = BalancedOptions
     options: BalancedOptions
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return ON_START if self.options.measured else ()
 
     @property
     def makes_labels(self) -> bool:
@@ -171,6 +186,14 @@ class TangoBalanced(Tango):
         train_batch.sources = {"answers": 1 - made} | ({"corruptions": made} if made else {})
         train_batch.notes |= {"soundness": soundness, "contrasts": made}
         return train_batch
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Measure the verifier on solutions of the generator as it started."""
+        if not self.options.measured:
+            return {}
+        solutions = ctx.ask("generator", ctx.problems(self.options.measured), START_SAMPLES, tag="ref")
+        found = judge_metrics(ctx.ask("verifier", solutions))
+        return {name: found[name.removeprefix("verifier/start_")] for name in ON_START}
 
 
 def is_contrast(target: Rollout) -> bool:
