@@ -30,13 +30,13 @@ from milonga.objectives.losses import (
     compute_value_loss,
     extrapolate_gradient,
 )
+from milonga.patterns.slicing import build_step_prefix
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepSolver
 from milonga.roles.slices import split_into_slices
 from milonga.systems.aprm.attacks import (
     attack_metrics,
-    build_step_prefix,
     check_rewritten_step,
     family_metrics,
     grade_attacks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from cases import FAST, TINY
 from helpers import make_rollout
 from hidden import learned, same_after_a_cut
 from milonga.api import make_engine
+from milonga.comparing.study import read_studies
 from milonga.context import Context, RunContext
+from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.patterns.value_head import Labelled
 from milonga.resolve import Plan, resolve
@@ -251,7 +254,7 @@ def test_a_verifier_turn_is_about_pairs_and_contrasts() -> None:
     assert label_steps(contrasts[1], 0.5, False).labels[-1] == 0.0
     assert np.isnan(label_steps(pairs[0], 0.5, False).labels).all()
     (taught,) = recipe.credit(first, rollouts)
-    assert taught.sources == {"answers": 0.5, "corruptions": 0.5} and taught.notes["contrasts"] == 0.5
+    assert taught.sources == {"answers": 0.5, "construction": 0.5} and taught.notes["contrasts"] == 0.5
     assert any(array.any() for array in taught.advantages or [])
     assert recipe.state["pairs"]["fresh"] == 0
 
@@ -274,6 +277,40 @@ def test_without_any_pair_one_solution_of_each_problem_is_judged() -> None:
     solutions = one.ask("generator", one.problems(4), 2)
     found = recipe.draw_targets(one, solutions)
     assert [t.id for t in found] == [t.id for t in solutions][::2]
+
+
+# Sequential.
+
+
+def test_sequential_trains_the_verifier_first_and_freezes_it_then() -> None:
+    p = resolve([{"recipe": "sequential", "options": {"warmup": 2}}])
+    phases = [p.schedule.get_phase(number) for number in range(4)]
+    assert [(phase.learner, phase.turns) for phase in phases if phase] == [("verifier", 2), *[("generator", 1)] * 3]
+    assert p.schedule.count_turns_until("generator", 5) == 7
+    with pytest.raises(ConfigError, match="n_verifier"):
+        resolve([{"recipe": "sequential", "options": {"n_verifier": 1}}])
+    tango = resolve([{"recipe": "tango"}]).schedule.count_turns_until("generator", 30)
+    assert tango is not None and resolve([{"recipe": "sequential"}]).recipe.options.warmup == tango - 30  # type: ignore[attr-defined]
+
+
+# The study.
+
+
+def test_the_study_is_one_and_its_table_is_of_its_runs() -> None:
+    root = Path(__file__).parents[1]
+    arms = read_studies([root / "docs" / "results" / "tango_balanced" / "study.toml"], {})
+    switched = {name for arm in arms for name, value in arm.asked.get("options", {}).items() if OFF.get(name, value) == value}
+    assert set(OFF) <= switched and {arm.asked["task"]["ops"] for arm in arms} == {6, 10}
+    script = runpy.run_path(str(root / "scripts" / "study_table.py"))
+
+    def line(name: str, hash: str, end: float, finished: bool = True) -> dict[str, Any]:
+        first, last = {"eval/verifier/f1": 0.5}, {"eval/verifier/f1": end, "compute/tokens": 2e6}
+        return {"name": name, "hash": hash, "finished": finished, "first": first, "last": last}
+
+    runs = [line("a-0/x/seed-0", "x", 0.7), line("a-1/x/seed-1", "x", 0.4), line("a-0/y/seed-0", "y", 0.9, False)]
+    head, _, *rows = script["write_table"](runs, ["verifier/f1", "verifier/auroc"])
+    assert head == "| arm | seeds | verifier/f1 | verifier/auroc | tokens |"
+    assert rows == ["| a-0/x | 2 | 0.50 → 0.55 (1/2) | – | 2.00M |"]
 
 
 # The whole.

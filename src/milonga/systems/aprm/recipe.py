@@ -18,6 +18,7 @@ from milonga.context import Context
 from milonga.credit import compute_class_weights, outcome_advantages
 from milonga.errors import ConfigError
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
+from milonga.patterns.slicing import build_step_prefix
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, build_value_rows
 from milonga.recipe import ALLOWED, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
@@ -206,7 +207,7 @@ class Aprm(Scoring):
     def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         """Label the untouched steps that are right."""
         return [
-            label_last_step(attacks.build_step_prefix(ctx, piece), True)
+            label_last_step(build_step_prefix(ctx, piece), True)
             for steps in slice_correct_steps(ctx, solutions, self.is_exact(ctx))
             for piece in steps
         ]

@@ -30,7 +30,7 @@ class Frozen(Tango):
 class SequentialOptions(TangoOptions):
     n_verifier: int = Field(0, ge=0, le=0)
     """None: the verifier is frozen once the generator learns."""
-    warmup: int = Field(16, ge=1)
+    warmup: int = Field(15, ge=1)
     """Verifier turns before the generator's first: as many as `tango` has in 30 turns of its generator."""
 
 

@@ -183,7 +183,7 @@ class TangoBalanced(Tango):
             scale = (o.step_credit or 1.0) * weights[row]
             train_batch.advantages[row] = train_batch.advantages[row] + scale * place_on_verdicts(values, check)
         made = float(np.mean([is_contrast(check.target) for check in checks]))
-        train_batch.sources = {"answers": 1 - made} | ({"corruptions": made} if made else {})
+        train_batch.sources = {"answers": 1 - made} | ({"construction": made} if made else {})
         train_batch.notes |= {"soundness": soundness, "contrasts": made}
         return train_batch
 
