@@ -22,13 +22,13 @@ import numpy as np
 from milonga.config import PolicySection, is_embedded
 from milonga.context import find_step_spans
 from milonga.credit import decay, mix_advantages, normalise
+from milonga.credit.balance import ClassBalance
 from milonga.credit.tokens import step_rewards_to_tokens
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.engine.local import LocalEngine
 from milonga.objectives import make_objective
 from milonga.randomness import key64
 from milonga.roles import Dialect, Role, StepSolver, StepVerifier
-from milonga.systems.tango.credit import ClassBalance
 from milonga.tasks import make_task
 from milonga.types import Floats, Problem, Rollout, Rollouts, Segment, TrainBatch
 

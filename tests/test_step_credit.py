@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout
 from milonga.credit import StepCredit, contribution_stats, decay, mix_advantages, outcome_advantages
+from milonga.credit.balance import ClassBalance
 from milonga.credit.tokens import StepNorm
 from milonga.objectives import PRESETS, make_objective
-from milonga.systems.tango.credit import ClassBalance
 from milonga.types import Floats, Rollouts
 
 NAN = float("nan")

@@ -20,11 +20,11 @@ from hidden import learned, same_after_a_cut
 from milonga.api import make_engine
 from milonga.comparing.study import read_studies
 from milonga.context import Context, RunContext
+from milonga.credit.balance import ClassBalance
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.patterns.value_head import Labelled
 from milonga.resolve import Plan, resolve
-from milonga.systems.tango.credit import ClassBalance
 from milonga.systems.tango.recipe import Tango
 from milonga.systems.tango_balanced.credit import (
     Skill,

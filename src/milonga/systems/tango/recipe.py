@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
+from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import Normaliser, has_both_outcomes, normalise
 from milonga.credit.mixing import contribution_stats, decay, mix_advantages
 from milonga.credit.tokens import StepCredit, broadcast_to_tokens, outcome_advantages
@@ -22,7 +23,6 @@ from milonga.patterns.outcome import sample_solutions, shape_rewards
 from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.systems.tango.credit import ClassBalance
 from milonga.tasks.base import ANSWERS
 from milonga.types import Floats, PerToken, Rollout, Rollouts, TrainBatch
 

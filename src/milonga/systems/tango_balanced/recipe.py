@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
+from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import Normaliser
 from milonga.evals.evaluate import judge_metrics
 from milonga.evals.verdicts import get_soft_steps
 from milonga.objectives import Estimator
 from milonga.recipe import Refused
-from milonga.systems.tango.credit import ClassBalance
 from milonga.systems.tango.recipe import Tango, TangoOptions, Verdicts, collect_step_verdicts
 from milonga.systems.tango_balanced.credit import (
     NAN,
