@@ -39,7 +39,7 @@ SMALL_GRAPH = {"name": "search", "entities": 60, "relations": 5, "hops": 2}
 SMALL_CODE = {"name": "code", "level": 1}
 SHORT: dict[str, Short] = {
     "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
-    "tango_balanced": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "corruptions": 0.5}),
+    "tango_balanced": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "step_credit": 1.0, "corruptions": 0.5}),
     "sequential": Short(2, BOTH, {"warmup": 1}),
     "tango_code": Short(2, BOTH, {"warmup": 0, "n_generator": 1}, settings={"task": SMALL_CODE}),
     "tango_free": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 1}),

@@ -41,7 +41,15 @@ from milonga.types import Rollout, Rollouts, Verification
 torch.set_num_threads(1)
 NAN = float("nan")
 OFF: dict[str, Any] = {"soft": False, "class_weights": "root", "pool": 0, "step_credit": 0, "corruptions": 0, "gate": False}
-OPTIONS: dict[str, Any] = {"warmup": 1, "n_generator": 1, "corruptions": 0.5}
+ON: dict[str, Any] = {
+    "soft": True,
+    "class_weights": "inverse",
+    "pool": 64,
+    "step_credit": 1.0,
+    "corruptions": 0.5,
+    "gate": True,
+}
+OPTIONS: dict[str, Any] = {"warmup": 1, "n_generator": 1} | ON
 MOVING = TINY | {"policies": {"generator": FAST, "verifier": FAST}}
 
 
@@ -320,15 +328,15 @@ def test_with_all_pieces_off_it_is_tango_to_the_bit(tmp_path: Path) -> None:
     own = {"warmup": 1, "n_generator": 1}
     found = learned("tango_balanced", 2, MOVING | {"options": own | OFF}, tmp_path / "off")
     assert found == learned("tango", 2, MOVING | {"options": own}, tmp_path / "tango")
-    assert found != learned("tango_balanced", 2, MOVING | {"options": own}, tmp_path / "on")
+    assert found != learned("tango_balanced", 2, MOVING | {"options": own | ON}, tmp_path / "on")
     assert issubclass(TangoBalanced, Tango)
 
 
 @pytest.mark.parametrize("piece", ["soft", "class_weights", "pool", "step_credit", "corruptions", "gate"])
 def test_each_piece_changes_something(piece: str, tmp_path: Path) -> None:
-    p = {name: value for name, value in OFF.items() if name != piece}
-    own = {"warmup": 1, "n_generator": 1} | p | ({"corruptions": 0.5} if piece == "corruptions" else {})
-    found = learned("tango_balanced", 2, MOVING | {"options": own}, tmp_path / "piece")
+    own: dict[str, Any] = {"warmup": 1, "n_generator": 1}
+    alone = own | OFF | {piece: ON[piece]}
+    found = learned("tango_balanced", 2, MOVING | {"options": alone}, tmp_path / "piece")
     assert found != learned("tango_balanced", 2, MOVING | {"options": own | OFF}, tmp_path / "off")
 
 

@@ -1,7 +1,8 @@
-"""Tango with a verifier that learns: balanced pairs of right and wrong solutions, soft verdicts, and a weight that is earned.
+"""Tango with a verifier that learns: from balanced pairs of right and wrong solutions; and, as options, by soft verdicts, step
+labels and a weight that is earned.
 
-Every piece is an option that can be switched off; with all of them off this is Tango, to the bit. The algorithm box is in this
-folder's README.
+Every piece can be switched on and off; with all of them off this is Tango, to the bit. The algorithm box is in this folder's
+README.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ KEPT = 256
 
 
 class BalancedOptions(TangoOptions):
-    soft: bool = True
+    soft: bool = False
     """The generator is paid by the probability of each step verdict, and not by the one that was sampled."""
     class_weights: Literal["root", "inverse"] = "inverse"
     """Class weights of the verifier's rows: 1 / sqrt(count), as in Tango, or 1 / count: both classes count alike."""
@@ -53,16 +54,16 @@ class BalancedOptions(TangoOptions):
     learns from one new solution of each problem, as in Tango."""
     replay: float = Field(0.25, ge=0, le=1)
     """Share of older pairs, of earlier generators, in a verifier turn."""
-    step_credit: float = Field(1.0, ge=0)
+    step_credit: float = Field(0.0, ge=0)
     """Weight of the verifier's credit for step verdicts: a right answer says that all steps are right, a wrong one that at
     least one is wrong. 0: none."""
     soundness: bool = True
     """Weight what right answers say of their steps by the estimated share of them that are sound, where answers can be
     guessed."""
-    corruptions: float = Field(0.15, ge=0, lt=1)
+    corruptions: float = Field(0.0, ge=0, lt=1)
     """Share of beginnings of right solutions in a verifier turn, half of them with their last step corrupted. None where the
     task knows no mistakes."""
-    gate: bool = True
+    gate: bool = False
     """alpha follows the verifier's measured skill, alpha * max(0, 2 * balanced accuracy - 1), in place of `alpha_schedule`."""
     measured: int = Field(0, ge=0)
     """Held-out problems on which an evaluation also measures the verifier on solutions of the generator as it started: these
@@ -70,7 +71,7 @@ class BalancedOptions(TangoOptions):
 
 
 class TangoBalanced(Tango):
-    """Tango whose verifier learns from balanced pairs of graded solutions, and weighs as much as it is measured to know."""
+    """Tango whose verifier learns from balanced pairs of graded solutions."""
 
     name = "tango_balanced"
     overlap = Refused("its verifier learns from pairs that the generator's turns leave to it")
