@@ -47,7 +47,7 @@ KEPT = 256
 class BalancedOptions(TangoOptions):
     soft: bool = False
     """The generator is paid by the probability of each step verdict, and not by the one that was sampled."""
-    class_weights: Literal["root", "inverse"] = "inverse"
+    class_weights: Literal["root", "inverse"] = "root"
     """Class weights of the verifier's rows: 1 / sqrt(count), as in Tango, or 1 / count: both classes count alike."""
     pool: int = Field(256, ge=0)
     """Pairs of a right and a wrong solution of the same problem that are kept, the newest: the verifier learns from them. 0: it
