@@ -67,6 +67,7 @@ def main() -> None:
         task={"name": "chain", "ops": 6},
         seeds=[int(seed) for seed in args.seeds.split(",")],
         turns=args.turns,
+        match="turns",
         device="cpu",
         out=args.out,
         settings=SETTING,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -129,6 +130,9 @@ def test_other_settings_in_the_same_folder_are_refused(plain: tuple[Path, dict[s
         done = run(command(out, *more))
         assert done.returncode == 2
         assert "other settings" in done.stderr and len(done.stderr.splitlines()) == 1
+    begun = tomllib.loads((out / "compare.toml").read_text())["match"]
+    done = run(command(out, "--seeds", "2", "--match", "tokens"))
+    assert done.returncode == 2 and done.stderr.strip().endswith(f"choose another --out, or go on with it by --match {begun}")
 
 
 def test_killed_in_the_middle_and_run_again(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -286,6 +286,20 @@ def test_a_budget_of_compute_ends_a_run(tmp_path: Path) -> None:
     assert spent[-1] >= 1500 > spent[-2]
 
 
+def test_what_decays_over_a_budget_of_compute_begins_with_the_first_turn_of_the_lead_agent(tmp_path: Path) -> None:
+    """However much of the budget a warm-up took: arms at equal compute differ in it."""
+    settings = TINY | {"budget": {"tokens": 6000}, "options": {"warmup": 3}, "policies": {"generator": FAST, "verifier": FAST}}
+    milonga.run("tango", turns=50, out=tmp_path / "run", settings=settings, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1:]
+    alphas = [row["credit/generator/alpha"] for row in rows if row["learner"] == "generator"]
+    warm_up, first = (rows[at]["compute/tokens"] for at in (2, 3))
+    assert [row["lead_turn"] for row in rows[:4]] == [0, 0, 0, 1]
+    assert 600 < warm_up < 5400 and rows[-1]["compute/tokens"] >= 6000 > rows[-2]["compute/tokens"]
+    assert alphas[0] == pytest.approx(0.3) and len(alphas) > 1
+    share = (first - warm_up) / (6000 - warm_up)
+    assert alphas[1] == pytest.approx(0.3 * (1e-3 / 0.3) ** share)
+
+
 # What a recipe may know.
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -155,13 +156,23 @@ class Loop:
         self.checkpoint()
 
     def progress(self, place: Place) -> float:
-        """Share of the budget that is used at a place: of the lead agent's turns; or of the compute used so far, if the budget
-        is compute."""
-        used = [self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items()]
-        return min(1.0, max(used, default=place.lead_turns / self.config.turns))
+        """Share of a run that is done at a place: of the lead agent's turns; or, if the budget is compute, of what the turns
+        before its first one left of it. What decays over a run begins to do so with that turn in both cases: else arms at equal
+        compute would differ in it by the length of their warm-up."""
+        budget = self.config.budget
+        if not budget or place.lead_turns == 0:
+            return min(1.0, place.lead_turns / self.config.turns)
+        before = list(takewhile(lambda row: not row.get("lead_turn"), self.rows))
+        warm_up = max(before[-1].get(f"compute/{what}", 0.0) / amount for what, amount in budget.items()) if before else 0.0
+        return min(1.0, max(0.0, self.used_share() - warm_up) / max(1.0 - warm_up, 1e-9))
+
+    def used_share(self) -> float:
+        """Share of the budget of compute that is used so far, by the measure of which most is used."""
+        return max(self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items())
 
     def is_finished(self) -> bool:
-        return self.progress(self.place) >= 1.0 or self.schedule.get_phase(self.next_cursor().phase) is None
+        used = self.used_share() if self.config.budget else self.progress(self.place)
+        return used >= 1.0 or self.schedule.get_phase(self.next_cursor().phase) is None
 
     def stop_if_stalled(self) -> None:
         """Stop with a checkpoint if the last turn's row says that the run has stalled."""

@@ -306,5 +306,6 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     if bad:
         shown = "; ".join(f"{key} is {old.get(key)} there and {new.get(key)} here" for key in bad[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        raise RunFolderError(f"'{out}' holds a comparison with other settings: {shown}{more}; choose another --out")
+        again = f", or go on with it by --match {old['match']}" if "match" in bad and "match" in old else ""
+        raise RunFolderError(f"'{out}' holds a comparison with other settings: {shown}{more}; choose another --out{again}")
     return [f"the {key} was '{old.get(key)}' when this comparison was begun" for key in reported]
