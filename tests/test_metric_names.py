@@ -20,7 +20,7 @@ from short import SHORT
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
 MEASURED = ("rlp", "aprm", "rstar_math", "score", "maporl", "mars", "marti", "search_self_play", "self_taught_evaluators")
-MEASURED += ("sweet_rl", "cure", "absolute_zero", "self_play_swe")
+MEASURED += ("sweet_rl", "cure", "absolute_zero", "self_play_swe", "tango_balanced")
 SMALL |= {recipe: {"measured": 4} for recipe in MEASURED}
 
 

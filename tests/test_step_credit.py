@@ -231,6 +231,14 @@ class TestClassBalance:
         assert weights.tolist() == pytest.approx([1.464102, 0, 0.845299, 0.845299, 0.845299, 0])
         assert balance.weights(np.array([NAN, NAN])).tolist() == [0, 0]
 
+    def test_a_batch_of_which_nothing_is_known_changes_nothing(self) -> None:
+        balance, nothing = ClassBalance(), np.array([NAN, NAN])
+        balance.update(nothing)
+        assert (balance.right, balance.wrong) == (None, None) and balance.weights(nothing).tolist() == [0, 0]
+        balance.update(np.array([1.0, 0, 0, 0]))
+        balance.update(nothing)
+        assert (balance.right, balance.wrong) == (1, 3)
+
     def test_needs_a_batch_first(self) -> None:
         with pytest.raises(ValueError, match="no batch"):
             ClassBalance().weights(np.ones(2))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import runpy
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,13 @@ from milonga.comparing.study import read_studies
 from milonga.context import Context, RunContext
 from milonga.credit.balance import ClassBalance
 from milonga.errors import ConfigError
+from milonga.evals.evaluate import judge_metrics
 from milonga.objectives import make_objective
 from milonga.patterns.value_head import Labelled
 from milonga.resolve import Plan, resolve
+from milonga.roles import StepSolver
 from milonga.systems.tango.recipe import Tango
+from milonga.systems.tango_balanced.claim import CLAIM
 from milonga.systems.tango_balanced.credit import (
     Skill,
     Soundness,
@@ -35,8 +40,10 @@ from milonga.systems.tango_balanced.credit import (
     soften_signs,
 )
 from milonga.systems.tango_balanced.pool import PairPool, find_contrasts, find_pairs
-from milonga.systems.tango_balanced.recipe import TangoBalanced, is_contrast, label_steps
-from milonga.types import Rollout, Rollouts, Verification
+from milonga.systems.tango_balanced.recipe import ON_START, START_SAMPLES, TangoBalanced, is_contrast, label_steps
+from milonga.tasks import make_task
+from milonga.tasks.chain import Chain
+from milonga.types import Problem, Rollout, Rollouts, Verification
 
 torch.set_num_threads(1)
 NAN = float("nan")
@@ -60,6 +67,13 @@ def plan(**options: Any) -> Plan:
 def ctx(p: Plan, learner: str = "generator", turn: int = 1, progress: float = 0.0) -> Context:
     run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
     return Context(run_context, turn, learner, progress=progress)
+
+
+def write_solution(one: Context, problem: Problem, steps: Sequence[str], answer: str) -> Rollout:
+    solver = one.role("generator")
+    assert isinstance(solver, StepSolver)
+    text = solver.write(steps, answer)
+    return Rollout.from_text("s", "generator", problem, text, solver.parse(text), one.task.grade(problem, answer, steps))
 
 
 def judged(target: Rollout, steps: tuple[bool, ...] | None, final: bool | None, **soft: Any) -> Rollout:
@@ -93,6 +107,14 @@ def test_the_generator_is_paid_by_probabilities_and_a_unanimous_group_by_little(
     assert isinstance(hard, TangoBalanced) and hard.collect_verdicts(solutions, checks) == [[1.0, 1.0]] * 2
     flat = hard.credit_steps([[1.0, 1.0]] * 2, solutions, make_objective("grpo").estimator)
     assert not any(array.any() for array in flat)
+
+
+def test_soft_verdicts_are_refused_where_the_batch_is_whitened() -> None:
+    for preset in ("reinforce_pp", "reinforce_pp_baseline"):
+        own = {"policies": {"generator": {"objective": {"preset": preset}}}}
+        with pytest.raises(ConfigError, match=r"options\.soft.*whiten"):
+            resolve([{"recipe": "tango_balanced", "options": {"soft": True}}, TINY, own])
+        assert resolve([{"recipe": "tango_balanced"}, TINY, own]).recipe.options.soft is False  # type: ignore[attr-defined]
 
 
 # Class weights.
@@ -172,12 +194,54 @@ def test_soundness_by_hand() -> None:
 
 
 def test_soundness_of_guesses_on_a_known_chance() -> None:
-    """Answers out of ten at random, of which one is right: all right answers are lucky."""
+    """One way in 51 is sound, the others end at one of fifty answers by chance: one in 51 is right that way too, so that half
+    of the right answers are sound. The wrong ones are spread over 49 answers, g is 1/49 where 1/50 is true: the estimate is
+    1 - (50/51 * 49/50 / 48) / (2/51) = 0.4896. About 784 right ones are drawn; their number moves it by 0.018 (one sigma)."""
     rng, found = random.Random(0), Soundness()
-    drawn = [rng.randrange(10) for _ in range(20_000)]
+    drawn = [0 if rng.random() < 1 / 51 else rng.randrange(50) for _ in range(20_000)]
     found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(20_000)])
-    # The wrong answers are spread over nine: g is 1/9 where 1/10 is true, and the estimate stays at the bottom.
-    assert found.share == pytest.approx(0, abs=0.02)
+    assert found.share == pytest.approx(0.4896, abs=0.054)
+
+
+def test_soundness_is_too_high_where_luck_prefers_the_right_answer() -> None:
+    """What the estimate assumes: no solution is sound here, but three in ten end at the right answer, the rest at one of 99
+    others each as often. The estimate is 1 - 0.7 / 98 / 0.3 = 0.976, and 0 is true."""
+    rng, found = random.Random(0), Soundness()
+    drawn = [0 if rng.random() < 0.3 else rng.randrange(1, 100) for _ in range(20_000)]
+    found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(20_000)])
+    assert found.share == pytest.approx(0.976, abs=0.005)
+
+
+@pytest.mark.parametrize("piece", ["step_credit", "corruptions"])
+def test_soundness_is_estimated_where_it_is_used_with_or_without_pairs(piece: str) -> None:
+    for pool in (0, 64):
+        p = plan(**OFF | {piece: ON[piece], "pool": pool})
+        one = ctx(p)
+        rollouts = p.recipe.rollout(one)
+        p.recipe.credit(one, rollouts)
+        solutions = rollouts.of("generator")
+        own = p.recipe.state["soundness"]
+        assert own["right"] == (solutions.correct == 1).sum() and own["wrong"] > 0 and own["pairs"] > 0
+    unused = plan(**OFF | {piece: ON[piece], "soundness": False}), plan(**OFF | {"pool": 64})
+    for p in unused:
+        one = ctx(p)
+        p.recipe.credit(one, p.recipe.rollout(one))
+        assert "soundness" not in p.recipe.state
+
+
+def test_answers_are_compared_within_their_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grader is asked about a limited number of pairs: over a whole turn it would be used up by those of other problems."""
+    counts, group = list[int](), Chain.group_equal_answers
+
+    def count(self: Chain, answers: Sequence[str | None]) -> list[int | None]:
+        counts.append(len(answers))
+        return group(self, answers)
+
+    monkeypatch.setattr(Chain, "group_equal_answers", count)
+    p = plan()
+    one = ctx(p)
+    p.recipe.credit(one, p.recipe.rollout(one))
+    assert counts == [p.config.batch.rollouts] * p.config.batch.problems
 
 
 def test_skill_by_hand() -> None:
@@ -248,6 +312,35 @@ def test_pairs_and_contrasts_of_real_solutions() -> None:
         assert whole, "it is the beginning of a right solution"
 
 
+def test_a_step_too_many_is_not_corrupted() -> None:
+    """An answer may be right behind more steps than the problem has operations."""
+    one = ctx(plan())
+    (problem,) = one.problems(1)
+    shown = one.task.demonstrate(problem, random.Random(0))
+    long = write_solution(one, problem, [*shown.steps, "1+1=2"], shown.answer)
+    assert long.correct == 1.0 and len(long.solution.steps) == 3
+    for family in one.task.families:
+        assert one.task.corrupt_step(problem, long.solution.steps, 2, family, random.Random(0)) is None
+        assert one.task.corrupt_step(problem, long.solution.steps, 1, family, random.Random(0)) is not None
+    found = [find_contrasts(replace(one, turn=turn), Rollouts([long]), 1) for turn in range(12)]
+    assert {len(pairs) for pairs in found} == {0, 1}
+    assert {len(kept.steps) for pairs in found for kept, _ in pairs} == {1, 2}
+
+
+def test_a_contrast_is_never_the_same_text_twice() -> None:
+    """A right answer may have a wrong step, and a corruption may write the very same."""
+    one = ctx(plan())
+    (problem,) = one.problems(1)
+    shown = one.task.demonstrate(problem, random.Random(0))
+    wrong = one.task.corrupt_step(problem, shown.steps, 0, "sign_flip", random.Random(0))
+    assert wrong is not None
+    unsound = write_solution(one, problem, [wrong, *shown.steps[1:]], shown.answer)
+    assert unsound.correct == 1.0
+    found = [pair for turn in range(60) for pair in find_contrasts(replace(one, turn=turn), Rollouts([unsound]), 1)]
+    assert 30 < len(found) < 60, "those that were the same are left out"
+    assert all(kept.solution.text != flawed.solution.text for kept, flawed in found)
+
+
 def test_a_verifier_turn_is_about_pairs_and_contrasts() -> None:
     p = plan()
     recipe = p.recipe
@@ -262,7 +355,8 @@ def test_a_verifier_turn_is_about_pairs_and_contrasts() -> None:
     assert label_steps(contrasts[1], 0.5, False).labels[-1] == 0.0
     assert np.isnan(label_steps(pairs[0], 0.5, False).labels).all()
     (taught,) = recipe.credit(first, rollouts)
-    assert taught.sources == {"answers": 0.5, "construction": 0.5} and taught.notes["contrasts"] == 0.5
+    assert taught.sources == {"answers": 0.5, "construction": 0.5}
+    assert (taught.notes["contrasts"], taught.notes["targets"]) == (0.5, 4.0) and "soundness" in taught.notes
     assert any(array.any() for array in taught.advantages or [])
     assert recipe.state["pairs"]["fresh"] == 0
 
@@ -287,6 +381,49 @@ def test_without_any_pair_one_solution_of_each_problem_is_judged() -> None:
     assert [t.id for t in found] == [t.id for t in solutions][::2]
 
 
+def test_few_pairs_are_filled_up_with_the_solutions_that_were_sampled() -> None:
+    p = plan(corruptions=0.0)
+    recipe = p.recipe
+    assert isinstance(recipe, TangoBalanced)
+    one = ctx(p, "verifier")
+    solutions = one.ask("generator", one.problems(4), 2)
+    pool = PairPool(64)
+    pool.add([(Labelled(solutions[2], end=1.0), Labelled(solutions[3], end=0.0))])
+    recipe.state["pairs"] = {"pairs": pool.pairs, "fresh": pool.fresh}
+    found = recipe.draw_targets(one, solutions)
+    assert [t.text for t in found[:2]] == [solutions[2].text, solutions[3].text]
+    assert [t.id for t in found[2:]] == [solutions[0].id, solutions[4].id], "of problems that no pair is about"
+    assert len(recipe.draw_targets(one, Rollouts([]))) == 2, "nothing was sampled"
+
+
+# Measured.
+
+
+def test_the_verifier_is_measured_on_the_first_generator() -> None:
+    """Before the first update it is the live generator; with the same keys, its solutions are the same ones."""
+    p = plan(measured=6)
+    one = ctx(p, "", turn=0)
+    held_out = Context(one.run, "eval/more", "", split="dev")
+    found = p.recipe.measure(held_out)
+    again = Context(one.run, "eval/more", "", split="dev")
+    solutions = again.ask("generator", again.problems(6), START_SAMPLES)
+    assert len(solutions) == 24 and len(set(solutions.problem_ids)) == 6
+    live = judge_metrics(again.ask("verifier", solutions))
+    assert found == {name: live[name.removeprefix("verifier/start_")] for name in ON_START}
+    assert found["verifier/start_soft_auroc"] is not None
+    assert plan(measured=0).recipe.measure(held_out) == {}
+
+
+def test_no_held_out_problem_is_measured_twice(tmp_path: Path) -> None:
+    rows = [json.dumps({"question": f"{n}+1", "answer": str(n + 1)}) for n in range(30)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(rows))
+    p = plan(measured=6)
+    task = make_task({"name": "jsonl", "path": str(tmp_path / "sums.jsonl"), "dev": 3, "max_tokens": 16})
+    one = Context(replace(ctx(p).run, task=task), "eval/more", "", split="dev")
+    p.recipe.measure(one)
+    assert (task.size("dev"), one.drawn) == (3, 3)
+
+
 # Sequential.
 
 
@@ -299,6 +436,21 @@ def test_sequential_trains_the_verifier_first_and_freezes_it_then() -> None:
         resolve([{"recipe": "sequential", "options": {"n_verifier": 1}}])
     tango = resolve([{"recipe": "tango"}]).schedule.count_turns_until("generator", 30)
     assert tango is not None and resolve([{"recipe": "sequential"}]).recipe.options.warmup == tango - 30  # type: ignore[attr-defined]
+
+
+def test_the_claim_trains_the_verifier_of_every_arm_for_as_many_turns() -> None:
+    def count(arm: str) -> int:
+        name, _, options = arm.partition(":")
+        chosen = dict(part.split("=") for part in options.split(",") if part)
+        schedule = resolve(
+            [{"recipe": name}, {"options": {"warmup": int(chosen["options.warmup"])} if chosen else {}}]
+        ).schedule
+        turns = schedule.count_turns_until("generator", CLAIM.turns)
+        assert turns is not None
+        return turns - CLAIM.turns
+
+    judged = [arm for arm in (*CLAIM.arms, *CLAIM.more) if arm != "grpo"]
+    assert len(judged) == 3 and {count(arm) for arm in judged} == {13}
 
 
 # The study.

@@ -163,12 +163,16 @@ def test_the_soft_verdict_of_a_tagged_check_is_looked_up_at_its_boxed_words() ->
 
 @pytest.mark.parametrize(
     ("dialect", "text"),
-    [("terse", "12+\n36\n=-"), ("terse", "nothing"), ("tagged", "nothing"), ("tagged", "\\boxed{CORRECT}")],
+    [("terse", "12+\n36\n"), ("terse", "nothing"), ("tagged", "nothing"), ("tagged", "\\boxed{PERHAPS}")],
 )
 def test_what_cannot_be_read_has_no_soft_verdict(dialect: Dialect, text: str) -> None:
-    found = sample(StepVerifier(dialect), solution("a", False, (True, False)), text, {}).verification
-    assert found.soft_steps is None
-    assert get_soft_verdict(found) in (None, 0.0)
+    found = sample(StepVerifier(dialect), solution("a", False, (True, False)), text, dict.fromkeys(range(len(text)), 0.8))
+    assert found.verification.soft_steps is None and get_soft_verdict(found.verification) is None
+
+
+def test_where_a_step_cannot_be_read_the_final_mark_is_all_there_is() -> None:
+    found = sample(StepVerifier("terse"), solution("a", False, (True, False)), "12+\n36\n=-", {2: 0.9, 8: 0.8}).verification
+    assert found.soft_steps is None and get_soft_verdict(found) == pytest.approx(0.2)
 
 
 # -- Steps -----------------------------------------------------------------------------------------
@@ -244,6 +248,18 @@ def test_the_choice_among_three_by_hand() -> None:
     assert tie["choice/verifier"] == 0.5
     unread = [scored(group[0], 0.6), check(group[1], Verification(None, None)), scored(group[2], 0.7)]
     assert choice_metrics(Rollouts(group), Rollouts(unread))["choice/verifier"] == 0.0
+
+
+def test_what_cannot_be_read_is_chosen_after_what_is_called_wrong() -> None:
+    group = [solution("a", True), solution("b", False)]
+    wrong, nothing = [check(t, Verification(None, False)) for t in group], [check(t, Verification(None, None)) for t in group]
+
+    def choose(*checks: Rollout) -> float | None:
+        return choice_metrics(Rollouts(group), Rollouts(checks))["choice/verifier"]
+
+    assert (choose(wrong[0], nothing[1]), choose(nothing[0], wrong[1])) == (1.0, 0.0)
+    assert choose(wrong[0], nothing[0], nothing[1], nothing[1]) == 1.0, "one of two checks can be read"
+    assert choose(*nothing) == 0.5
 
 
 def test_a_problem_whose_samples_are_not_all_graded_and_judged_is_left_out() -> None:

@@ -133,9 +133,9 @@ class Verification:
     """The same for each step."""
     soft: float | None = None
     """How sure written verdicts are, where there is no score: the probability that the solution is right, from those of the
-    sampled verdicts. For measuring: nothing is ranked by it."""
+    sampled verdicts. `rank` does without it; the choice metrics rank by it."""
     soft_steps: tuple[float, ...] | None = None
-    """The same for each step."""
+    """The same for each step; `tango_balanced` can pay its generator by them."""
 
     @property
     def rank(self) -> float:

@@ -24,8 +24,11 @@ class ClassBalance:
     inverse: bool = False
 
     def update(self, correct: Floats) -> None:
-        """Update the moving averages with one batch. correct: 1 right, 0 wrong, NaN unknown (ignored); shape (rows,)."""
+        """Update the moving averages with one batch. correct: 1 right, 0 wrong, NaN unknown (ignored); shape (rows,). A batch
+        of unknown rows alone changes nothing."""
         known = correct[~np.isnan(correct)]
+        if not len(known):  # a batch that says nothing of the classes is no batch without them
+            return
         right, wrong = float((known == 1).sum()), float((known == 0).sum())
         if self.right is None or self.wrong is None:
             self.right, self.wrong = right, wrong
@@ -35,6 +38,8 @@ class ClassBalance:
 
     def weights(self, correct: Floats) -> Floats:
         """Return one weight per row, with mean 1 over the rows whose class is known; unknown rows weigh 0. Shapes: (rows,)."""
+        if np.isnan(correct).all():
+            return np.zeros(len(correct))
         if self.right is None or self.wrong is None:
             raise ValueError("class balance has seen no batch yet")
         right, wrong = max(1.0, self.right), max(1.0, self.wrong)

@@ -72,18 +72,19 @@ def _get_step_truth(target: Rollout, judged: int) -> Sequence[bool]:
 
 def choice_metrics(solutions: Rollouts, checks: Rollouts) -> dict[str, float | None]:
     """Compute what the verifier is worth to choose among all samples of a problem: accuracy of the one with the highest soft
-    verdict (the mean of several checks), beside that of any sample, of the most frequent answer, and of a perfect choice.
+    verdict (the mean of several checks, 0 for one that cannot be read), beside that of any sample, of the most frequent answer,
+    and of a perfect choice.
 
     Over the problems of which every sample is graded and judged; ties are broken at random, in expectation.
     """
-    said: dict[str, list[float]] = {}
+    said: dict[str, list[float | None]] = {}
     for check in checks:
-        said.setdefault(check.target.id, []).append(get_soft_verdict(check.verification) or 0.0)
+        said.setdefault(check.target.id, []).append(get_soft_verdict(check.verification))
     groups: dict[str, list[Rollout]] = {}
     for solution in solutions:
         groups.setdefault(solution.problem.id, []).append(solution)
     whole = [g for g in groups.values() if all(t.id in said and not np.isnan(t.correct) for t in g)]
-    values = [_measure_choice(group, [sum(said[t.id]) / len(said[t.id]) for t in group]) for group in whole]
+    values = [_measure_choice(group, [_rank_by_verdicts(said[t.id]) for t in group]) for group in whole]
     every, best, majority, perfect = ([row[k] for row in values] for k in range(4))
     gains = [mine - vote for mine, vote in zip(best, majority, strict=True)]
     return {
@@ -94,6 +95,11 @@ def choice_metrics(solutions: Rollouts, checks: Rollouts) -> dict[str, float | N
         "choice/verifier_minus_majority": mean(gains),
         "choice/problems": float(len(whole)),
     }
+
+
+def _rank_by_verdicts(said: Sequence[float | None]) -> float:
+    """Return the rank of one solution: the mean of its soft verdicts; below all of these where none can be read."""
+    return -1.0 if all(one is None for one in said) else sum(one or 0.0 for one in said) / len(said)
 
 
 def _measure_choice(group: Sequence[Rollout], ranks: Sequence[float]) -> tuple[float, float, float, float]:

@@ -155,8 +155,11 @@ class Chain(Task):
         return read is not None and int(read[4]) == compute(int(read[1]), read[2], int(read[3]), self.options.mod)
 
     def corrupt_step(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+        chain = problem.data["chain"]
+        if at >= len(chain):  # a step too many, behind a right answer: there is no operation that it could get wrong
+            return None
         values = [problem.data["start"], *(int(read[4]) for text in steps[:at] if (read := STEP.fullmatch(text)))]
-        operation, operand = problem.data["chain"][at]
+        operation, operand = chain[at]
         step = ChainStep(values[-1], operation, operand, problem.data["mod"], values[:-1])
         for _ in range(8):
             text = CHAIN_FAMILIES[family](step, rng)

@@ -1,13 +1,13 @@
-"""Claim of tango_balanced: its verifier ends better than that of Tango."""
+"""Claim of tango_balanced: its verifier ends better than that of Tango, on solutions that no arm's generator wrote."""
 
 from milonga.systems.claim import Claim
 
 CLAIM = Claim(
     "tango_balanced",
-    says="A verifier that learns from balanced pairs of graded solutions ends with a higher AUROC of its soft verdicts than "
-    "that of Tango, on solutions of its own generator.",
+    says="A verifier that learns from balanced pairs of graded solutions ends with a higher F1 of first errors than that of "
+    "Tango, on fixed solutions that are the same for both.",
     arms=("tango_balanced", "tango"),
-    metric="eval/verifier/soft_auroc",
+    metric="eval/verifier/f1",
     turns=24,
     task={"name": "chain", "ops": 6},
     settings={
@@ -16,5 +16,6 @@ CLAIM = Claim(
         "keep": {"checkpoint_every": 24, "rollouts_every": 0},
     },
     matters=0.05,
-    more=("sequential", "grpo"),
+    # As many verifier turns as Tango has in 24 turns of its generator: 6 of the warm-up and 7 after it.
+    more=("sequential:options.warmup=13", "grpo"),
 )

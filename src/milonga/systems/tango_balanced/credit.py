@@ -80,8 +80,10 @@ class Soundness:
     """Estimate of how many right answers are sound, from how often wrong answers agree. Part of the run's state.
 
     If a wrong way ends at the answer of another wrong way with probability g, it also ends at the right answer with about g:
-    of U unsound solutions gU are right and (1 - g)U wrong. So W wrong answers stand for W g / (1 - g) lucky ones. Wrong answers
-    that agree for a reason (a common misreading) make the estimate too low, never too high. Counts decay from turn to turn.
+    of U unsound solutions gU are right and (1 - g)U wrong. So W wrong answers stand for W g / (1 - g) lucky ones. The estimate
+    is not too high if the right answer is no likelier a lucky end than any wrong one; wrong answers that agree for a reason (a
+    common misreading) make it too low. Where luck prefers the right answer (one of two choices, a round number) it can be far
+    too high. Counts decay from turn to turn.
     """
 
     decay: float = 0.8

@@ -72,7 +72,8 @@ def find_contrasts(ctx: Context, solutions: Rollouts, most: int) -> list[Pair]:
             continue
         both = [build_step_prefix(ctx, piece), build_step_prefix(ctx, piece, wrong)]
         counts = {len(one.solution.steps) for one in both}
-        if len(counts) == 1 and counts != {0}:
+        # The solution's own step may be wrong, and the same as the corruption: one text cannot be labelled both ways.
+        if len(counts) == 1 and counts != {0} and both[0].text != both[1].text:
             before = [1.0] * (counts.pop() - 1)
             found.append((Labelled(both[0], [*before, 1.0]), Labelled(both[1], [*before, 0.0])))
     return found

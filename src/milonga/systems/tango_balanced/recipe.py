@@ -15,7 +15,8 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit.balance import ClassBalance
-from milonga.credit.baselines import Normaliser
+from milonga.credit.baselines import Normaliser, group_rows
+from milonga.errors import ConfigError
 from milonga.evals.evaluate import judge_metrics
 from milonga.evals.verdicts import get_soft_steps
 from milonga.objectives import Estimator
@@ -66,8 +67,8 @@ class BalancedOptions(TangoOptions):
     gate: bool = False
     """alpha follows the verifier's measured skill, alpha * max(0, 2 * balanced accuracy - 1), in place of `alpha_schedule`."""
     measured: int = Field(0, ge=0)
-    """Held-out problems on which an evaluation also measures the verifier on solutions of the generator as it started: these
-    stay the same, while its own generator's become harder to judge. 0: none."""
+    """Held-out problems (at most all there are) on which an evaluation also measures the verifier on solutions of the generator
+    as it started: these stay the same, while its own generator's become harder to judge. 0: none."""
 
 
 class TangoBalanced(Tango):
@@ -79,6 +80,15 @@ class TangoBalanced(Tango):
     Options = BalancedOptions
     options: BalancedOptions
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        how = self.objectives["generator"].estimator.advantage
+        if self.options.soft and how in ("whiten", "whiten_baseline"):
+            raise ConfigError(
+                f"options.soft: not with policies.generator.objective.advantage={how}, which divides by the deviation and blows"
+                " up soft verdicts that hardly differ; use zscore, centre or leave_one_out"
+            )
+
     @property
     def measures(self) -> tuple[str, ...]:
         return ON_START if self.options.measured else ()
@@ -87,6 +97,11 @@ class TangoBalanced(Tango):
     def makes_labels(self) -> bool:
         """Whether solutions are kept for the verifier."""
         return bool(self.options.pool or self.options.corruptions)
+
+    @property
+    def uses_soundness(self) -> bool:
+        """Whether any step label is weighted by the estimated share of sound answers."""
+        return self.options.soundness and bool(self.options.step_credit or self.options.corruptions)
 
     def rollout(self, ctx: Context) -> Rollouts:
         """Sample Tango's turns; a verifier turn is about pairs that were kept, and beginnings with known steps."""
@@ -97,30 +112,43 @@ class TangoBalanced(Tango):
         if not self.options.pool or not self.open_pool("pairs").fresh:
             solutions = ctx.ask("generator", ctx.problems(), self.group_size if self.options.pool else 1)
             self.keep_solutions(ctx, solutions)
+            if self.options.pool:  # one solution of a problem says nothing of guessing
+                self.count_guesses(ctx, solutions)
         targets = self.draw_targets(ctx, solutions)
         return Rollouts([*solutions, *ctx.ask("verifier", targets, self.group_size)])
 
     def keep_solutions(self, ctx: Context, solutions: Rollouts) -> None:
-        """Keep pairs and contrasts of these graded solutions, and count what they say of guessing."""
+        """Keep pairs and contrasts of these graded solutions."""
         pairs, contrasts = self.open_pool("pairs"), self.open_pool("contrasts")
         pairs.add(find_pairs(ctx, solutions) if self.options.pool else [])
         contrasts.add(find_contrasts(ctx, solutions, round(self.options.corruptions * ctx.batch_size / 2)))
         self.state |= {"pairs": _to_state(pairs), "contrasts": _to_state(contrasts)}
-        if self.options.pool:  # one solution of a problem says nothing of guessing
-            found = self.open_soundness()
-            answers = ctx.task.group_equal_answers([t.solution.answer for t in solutions])
-            found.update(answers, solutions.correct, solutions.problem_ids)
-            self.state["soundness"] = _to_state(found)
+
+    def count_guesses(self, ctx: Context, solutions: Rollouts) -> None:
+        """Count what several graded solutions of each problem say of guessing, if the estimate is used."""
+        if not self.uses_soundness:
+            return
+        answers: list[int | None] = [None] * len(solutions)
+        for rows in group_rows(solutions.problem_ids):
+            # Each problem apart: a grader that is asked whether answers are equal compares a limited number of them.
+            numbers = ctx.task.group_equal_answers([solutions[row].solution.answer for row in rows])
+            for row, number in zip(rows, numbers, strict=True):
+                answers[row] = number
+        found = self.open_soundness()
+        found.update(answers, solutions.correct, solutions.problem_ids)
+        self.state["soundness"] = _to_state(found)
 
     def draw_targets(self, ctx: Context, solutions: Rollouts) -> Rollouts:
-        """Draw what the verifier judges: contrasts, and for the rest pairs. Without any pair, one solution of each problem."""
+        """Draw what the verifier judges: contrasts, and for the rest pairs. Where pairs are few, one of these solutions of each
+        problem that no pair is about fills up."""
         o, rng = self.options, ctx.rng("draw")
         contrasts = self.open_pool("contrasts").draw(round(o.corruptions * ctx.batch_size / 2), o.replay, rng)
         rest = ctx.batch_size - 2 * len(contrasts)
         pairs = self.open_pool("pairs").draw(max(1, rest // 2), o.replay, rng)
         kept = restore_solutions(ctx, [one for pair in [*contrasts, *pairs] for one in pair])
-        first = {t.problem.id: t for t in reversed(solutions)} if not pairs else {}
-        return Rollouts([*kept, *list(reversed(first.values()))[:rest]])
+        paired = {right["problem"] for right, _ in pairs}
+        first = {t.problem.id: t for t in reversed(solutions) if t.problem.id not in paired}
+        return Rollouts([*kept, *list(reversed(first.values()))[: max(0, rest - 2 * len(pairs))]])
 
     def open_pool(self, name: str) -> PairPool:
         """Return a pool as the run's state has it."""
@@ -141,8 +169,10 @@ class TangoBalanced(Tango):
             skill = self.open_skill()
             skill.update([check.verification.final for check in checks], np.array([check.target.correct for check in checks]))
             self.state["skill"] = _to_state(skill)
+            solutions = rollouts.of("generator")
             if self.makes_labels:
-                self.keep_solutions(ctx, rollouts.of("generator"))
+                self.keep_solutions(ctx, solutions)
+            self.count_guesses(ctx, solutions)
         else:
             for name in ("pairs", "contrasts"):
                 if name in self.state:
@@ -185,14 +215,19 @@ class TangoBalanced(Tango):
             train_batch.advantages[row] = train_batch.advantages[row] + scale * place_on_verdicts(values, check)
         made = float(np.mean([is_contrast(check.target) for check in checks]))
         train_batch.sources = {"answers": 1 - made} | ({"construction": made} if made else {})
-        train_batch.notes |= {"soundness": soundness, "contrasts": made}
+        # Each note only with its piece on.
+        train_batch.notes |= {"soundness": soundness} if self.uses_soundness else {}
+        train_batch.notes |= {"contrasts": made} if o.corruptions else {}
+        train_batch.notes |= {"targets": float(len(set(checks.target_ids)))} if self.makes_labels else {}
         return train_batch
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the verifier on solutions of the generator as it started."""
         if not self.options.measured:
             return {}
-        solutions = ctx.ask("generator", ctx.problems(self.options.measured), START_SAMPLES, tag="ref")
+        size = ctx.task.size(ctx.split)
+        count = self.options.measured if size is None else min(self.options.measured, size)
+        solutions = ctx.ask("generator", ctx.problems(count), START_SAMPLES, tag="ref")
         found = judge_metrics(ctx.ask("verifier", solutions))
         return {name: found[name.removeprefix("verifier/start_")] for name in ON_START}
 
