@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import milonga
 from cases import TINY
 from helpers import PROPERTY
 from milonga.config import PolicySection, find_section, parse_setting
@@ -32,6 +35,7 @@ WELL = {
     "rollouts/generator/truncated_rate": 0.02,
     "rollouts/generator/length": 100.0,
     "rollouts/verifier/positive_rate": 0.4,
+    "rollouts/verifier/share_right": 0.4,
     "rollouts/verifier/invalid_rate": 0.0,
     "learn/generator/entropy": 0.3,
     "learn/generator/kl": 0.01,
@@ -64,8 +68,8 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
             {"signal": 0.2},
         ),
         "96 % of the generator's answers are wrong, so few of its groups have both outcomes: --set task.pass_rate=[0.1,0.9]": (
-            {"signal": 0.1, "rollouts__generator__accuracy": 0.04, "rollouts__verifier__positive_rate": 0.05},
-            {"signal": 0.3, "rollouts__generator__accuracy": 0.04, "rollouts__verifier__positive_rate": 0.05},
+            {"signal": 0.1, "rollouts__generator__accuracy": 0.04},
+            {"signal": 0.3, "rollouts__generator__accuracy": 0.04},
         ),
         "20 % of the generator's outputs cannot be read: 'milonga show' says why; try another model or "
         "another prompt (policies.generator.prompt)": (
@@ -100,8 +104,8 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
             {"rollouts__verifier__positive_rate": 0.2},
         ),
         "the verifier calls 95 % of the solutions right, and 60 % are: its verdicts are one-sided: --set options.warmup=12": (
-            {"rollouts__generator__accuracy": 0.6, "rollouts__verifier__positive_rate": 0.95},
-            {"rollouts__generator__accuracy": 0.6, "rollouts__verifier__positive_rate": 0.94},
+            {"rollouts__verifier__share_right": 0.6, "rollouts__verifier__positive_rate": 0.95},
+            {"rollouts__verifier__share_right": 0.6, "rollouts__verifier__positive_rate": 0.94},
         ),
         "the verifier's score has moved 10 points away from the true accuracy, to 10 above it: the generator may be fooling "
         "it: --set options.n_verifier=2": ({"eval__hacking_gap": 0.1}, {"eval__hacking_gap": 0.09}),
@@ -109,6 +113,127 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
     for text, (beyond, inside) in said.items():
         assert [str(one) for one in find(make_rows(**beyond))] == [text]
         assert find(make_rows(**inside)) == [], text
+
+
+def test_verdicts_are_compared_with_the_solutions_that_were_judged() -> None:
+    """A perfect verifier of pairs: 5 % of the generator's solutions are right, half of its pairs, and it says so of both."""
+    pairs = make_rows(rollouts__generator__accuracy=0.05)
+    for at, row in enumerate(pairs[1:]):
+        row["rollouts/verifier/positive_rate"] = row["rollouts/verifier/share_right"] = (0.05, 0.5)[at % 2]
+    assert find(pairs) == []
+    # Without the share of an older version, the generator's accuracy has to do.
+    for row in pairs:
+        row.pop("rollouts/verifier/share_right", None)
+    assert [one.badge for one in find(pairs)] == ["one-sided"]
+
+
+def test_a_verdict_that_cannot_be_read_takes_no_side() -> None:
+    """Of 100 verdicts 75 cannot be read and 10 say right: of those that can be read 40 %, as many as are right."""
+    share = {"rollouts__verifier__positive_rate": 0.1, "rollouts__verifier__unparsed_rate": 0.75}
+    assert find(make_rows(**share)) == []
+    invalid = find(make_rows(**share, rollouts__verifier__invalid_rate=0.75))
+    assert [(one.badge, one.subject) for one in invalid] == [("unreadable", "verifier")]
+    # 25 of 25 say right, and 40 % are.
+    all_right = make_rows(rollouts__verifier__positive_rate=0.25, rollouts__verifier__unparsed_rate=0.75)
+    assert [one.text for one in find(all_right)] == [
+        "the verifier calls 100 % of the solutions right, and 40 % are: its verdicts are one-sided"
+    ]
+    nothing_left = make_rows(rollouts__verifier__positive_rate=0.0, rollouts__verifier__unparsed_rate=0.95)
+    assert find(nothing_left) == []
+
+
+def test_a_judge_that_is_trained_is_advised_more_of_it_and_another_one_otherwise() -> None:
+    """By its own policy or the one that all share; by the options that the recipe has."""
+
+    def advise(rows: Sequence[Mapping[str, Any]], options: dict[str, Any], *policies: str) -> str:
+        (found,) = find(rows, settings={"options": options, "policies": {name: {} for name in policies}})
+        assert found.badge == "one-sided"
+        return found.help
+
+    trained = make_rows(rollouts__verifier__positive_rate=1.0)
+    assert advise(trained, {"warmup": 3, "n_verifier": 2}, "generator", "verifier") == "--set options.warmup=6"
+    assert advise(trained, {"n_verifier": 2}, "generator", "verifier") == "--set options.n_verifier=4"
+    assert advise(trained, {"warmup": 0, "n_verifier": 2}, "generator", "verifier") == "--set options.n_verifier=4"
+    assert advise(trained, {}, "generator", "verifier") == "give it more of the turns"
+    still = [{key: value for key, value in row.items() if key != "learn/verifier/loss"} for row in trained]
+    other = "take a recipe that trains it, or a stronger one (policies.verifier.model)"
+    assert advise(still, {"warmup": 3}, "generator", "verifier") == other
+    shared = [row | {"learn/generator/loss": 0.1} for row in still]
+    assert advise(shared, {}, "generator") == "give it more of the turns"
+
+
+def test_a_gap_that_began_below_zero_has_grown_from_zero() -> None:
+    """From 50 points below the truth to 12 above it: 12 points away from it, and not 62."""
+    rows = make_rows(eval__hacking_gap=0.12)
+    rows[0]["eval/hacking_gap"] = -0.5
+    (found,) = find(rows)
+    assert found.text.startswith("the verifier's score has moved 12 points away from the true accuracy, to 12 above it")
+    # Sixteen problems cannot tell 12 points from none, wherever it began.
+    assert find(rows, settings={"eval": {"problems": 16}}) == []
+
+
+def test_problems_are_only_chosen_by_their_pass_rate_where_some_may_have_one() -> None:
+    """Of a model that solves none, or all, no problem would be kept and the run could not begin."""
+
+    def advise(accuracy: float) -> str:
+        (found,) = find(make_rows(signal=0.0, rollouts__generator__accuracy=accuracy))
+        assert found.badge == "no signal"
+        return found.help
+
+    assert advise(0.03) == advise(0.97) == "--set task.pass_rate=[0.1,0.9]"
+    assert advise(0.0) == advise(0.02) == "take easier problems, or a stronger model (policies.generator.model)"
+    assert advise(1.0) == advise(0.98) == "take harder problems"
+
+
+def test_two_agents_with_one_badge_are_two_findings() -> None:
+    cut = find(make_rows(rollouts__generator__truncated_rate=0.95, rollouts__verifier__truncated_rate=0.12))
+    assert [(one.badge, one.subject, one.severe) for one in cut] == [
+        ("truncated", "generator", True),
+        ("truncated", "verifier", False),
+    ]
+
+
+def test_a_run_shows_the_findings_of_each_of_its_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four tokens, nothing of either agent can be read; on a console whose lines stay, both are said."""
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    short = {**TINY, "sampling": {"max_tokens": 4}, "options": {"warmup": 0, "n_generator": 1}}
+    milonga.run("tango", turns=1, out=tmp_path / "run", settings=short)
+    said = screen.getvalue()
+    for agent in ("generator", "verifier"):
+        assert f"health: unreadable: 100 % of the {agent}'s outputs cannot be read" in said
+
+
+def test_a_phase_that_ended_long_ago_is_over() -> None:
+    """A verifier that was bad in a warm-up, a policy that was away, a learner without a signal: fifty turns later no more."""
+    begun = make_rows(
+        learner="verifier",
+        signal=0.0,
+        rollouts__verifier__truncated_rate=0.9,
+        rollouts__verifier__positive_rate=1.0,
+        learn__verifier__kl=2.0,
+        learn__verifier__entropy=0.1,
+    )
+    assert {one.badge for one in find(begun)} == {"truncated", "no signal", "KL away", "one-sided"}
+    alone = {key: value for key, value in WELL.items() if "verifier" not in key}
+    later = [{"turn": turn} | alone for turn in range(7, 57)]
+    assert find([*begun, *later]) == []
+    assert find([*begun, *later[1:]]) != []
+    # Evaluations are rare, so the last of them is as true as ever.
+    gaps = [*make_rows(eval__hacking_gap=0.3), *({"turn": turn} | alone for turn in range(7, 107))]
+    assert [one.badge for one in find(gaps)] == ["gap grows"]
+
+
+def test_a_mismatch_is_advised_nothing_that_is_so_already() -> None:
+    def advise(dtype: str, sampler: str) -> str:
+        settings = {"policies": {"generator": {"dtype": dtype}}, "sampling": {"sampler": sampler, "max_tokens": 9}}
+        (found,) = find(make_rows(learn__generator__mismatch=0.1), settings=settings)
+        assert found.badge == "mismatch"
+        return found.help
+
+    assert advise("bfloat16", "auto") == advise("auto", "vllm") == "--set policies.generator.dtype=float32"
+    assert advise("float32", "vllm") == "--set sampling.sampler=auto"
+    assert advise("float32", "auto") == ""
 
 
 def test_what_few_outputs_show_is_not_said_yet() -> None:
@@ -133,6 +258,10 @@ def test_memory_and_a_slow_grader_are_seen_beside_the_metrics() -> None:
     (full,) = find(make_rows(), machine={"gpu_gib": [80.0, 11.1]})
     assert str(full) == "learning the generator held 10.0 of 11.1 GiB of the GPU: --set policies.generator.recompute=true"
     assert find(make_rows(), machine={"gpu_gib": [11.2]}) == []
+    # Resumed on another GPU after turn 3: what was held before, was held on that one.
+    rows = [row | ({"learn/generator/peak_gib": 70.0} if 0 < row["turn"] <= 3 else {}) for row in make_rows()]
+    assert find(rows, machine={"turn": 3, "gpu_gib": [24.0]}) == []
+    assert [one.badge for one in find(rows, machine={"turn": 2, "gpu_gib": [24.0]})] == ["memory"]
     (slow,) = find(make_rows(), timing=[{"turn": 0, "eval_s": 60.0}, {"turn": 1, "turn_s": 4.0, "idle_s": 1.2}])
     assert slow.text == "30 % of a turn, 1.2 s, go into prompts, parsing and grading"
     for fine in ({"turn": 1, "turn_s": 4.0, "idle_s": 1.1}, {"turn": 1, "turn_s": 1.0, "idle_s": 0.9}):
@@ -153,12 +282,7 @@ def test_what_is_meant_to_be_so_is_no_finding() -> None:
     assert [one.badge for one in find(sure)] == ["entropy gone"]
     imitating = {"policies": {"generator": {"objective": {"preset": "cross_entropy"}}}}
     assert find(sure, settings=imitating) == []
-    assert (
-        find(
-            make_rows(learn__generator__entropy=0.0, rollouts__generator__accuracy=0.95, rollouts__verifier__positive_rate=0.97)
-        )
-        == []
-    )
+    assert find(make_rows(learn__generator__entropy=0.0, rollouts__generator__accuracy=0.95)) == []
     assert find(make_rows(learn__generator__mismatch=0.3), settings={"staleness": 1}) == []
 
 
@@ -181,6 +305,7 @@ def test_what_is_severe_comes_first_and_data_is_plain() -> None:
         "help": "raise --max-tokens (sampling.max_tokens)",
         "settings": ["sampling.max_tokens"],
         "severe": True,
+        "subject": "generator",
     }
 
 

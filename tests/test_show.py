@@ -88,12 +88,13 @@ def test_what_is_wrong_is_said_once_while_it_lasts(monkeypatch: pytest.MonkeyPat
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     view = LiveView("title", 4)
+    solver, judge = ("truncated", "generator"), ("truncated", "verifier")
     for turn, health in enumerate(
-        [{}, {"truncated": "10 % are cut"}, {"truncated": "20 % are cut"}, {}, {"truncated": "30 % are cut"}]
+        [{}, {solver: "10 % are cut"}, {solver: "20 % are cut", judge: "12 % are"}, {}, {solver: "30 % are cut"}]
     ):
         view.add({"turn": turn}, health)
     said = [line for line in screen.getvalue().splitlines() if line.startswith("health")]
-    assert said == ["health: truncated: 10 % are cut", "health: truncated: 30 % are cut"]
+    assert said == [f"health: truncated: {text}" for text in ("10 % are cut", "12 % are", "30 % are cut")]
 
 
 def test_a_run_says_what_is_wrong_in_the_terminal_its_report_and_show_alike(milonga: Command, tmp_path: Path) -> None:

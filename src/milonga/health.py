@@ -50,6 +50,8 @@ FAR = 0.5
 """KL to the start per token from which on it is away: on average a token is e^0.5 = 1.6 times as likely as it was."""
 ONE_SIDED = 0.95
 """Share of equal verdicts from which on they tell nothing."""
+RARE = 0.02
+"""Share of right, or of wrong, answers below which there may be no problem at all that is solved sometimes."""
 CLEAR = 0.1
 """Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap worth a word. With fewer than
 100 problems behind them it is more: twice the standard error of a share, at most 1 / sqrt(problems)."""
@@ -77,6 +79,8 @@ class Finding:
     """The config keys that `help` names."""
     severe: bool = False
     """Whether nothing, or next to nothing, is learned while it is so."""
+    subject: str = ""
+    """The agent, or policy, that it is about, where it is about one: of two agents each may have the same badge."""
 
     def __str__(self) -> str:
         return f"{self.text}: {self.help}" if self.help else self.text
@@ -95,7 +99,8 @@ def find_health(
     rows: Sequence[Row], settings: Mapping[str, Any], timing: Sequence[Row] = (), machine: Row | None = None
 ) -> list[Finding]:
     """Find what is wrong now, what is severe first. `rows` are in the order of their turns: of a long run the first and the
-    `LATEST` are enough. `settings` is the config as plain data, `machine` the last row of machine.jsonl."""
+    `LATEST` are enough, and of more only evaluations and peaks count. `settings` is the config as plain data, `machine` the
+    last row of machine.jsonl."""
     run = _Run(rows, settings)
     found = [
         *_find_silence(run),
@@ -116,12 +121,21 @@ class _Run:
     rows: Sequence[Row]
     settings: Mapping[str, Any]
 
+    @property
+    def tail(self) -> Sequence[Row]:
+        """The rows that tell how turns go now: a phase that ended before them is over."""
+        return self.rows[-LATEST:]
+
     def values(self, metric: str) -> list[float]:
         return [value for row in self.rows if (value := to_number(row.get(metric))) is not None]
 
+    def latest(self, metric: str) -> list[float]:
+        """The last values of a metric of the turns; none where its last is long ago."""
+        return [value for row in self.tail if (value := to_number(row.get(metric))) is not None][-RECENT:]
+
     def recent(self, metric: str) -> float | None:
         """The mean of a metric's last values."""
-        return mean(self.values(metric)[-RECENT:])
+        return mean(self.latest(metric))
 
     def now(self, agent: str, metric: str) -> float | None:
         """A figure of an agent's outputs: in the last turns, or in the last evaluation where no turn tells."""
@@ -130,7 +144,7 @@ class _Run:
 
     def problems(self, agent: str, metric: str) -> float:
         """About how many problems are behind such a figure; what the settings do not say is as many as usual."""
-        turns = len(self.values(f"rollouts/{agent}/{metric}")[-RECENT:])
+        turns = len(self.latest(f"rollouts/{agent}/{metric}"))
         return turns * (self.number("batch.problems") or 32) if turns else self.number("eval.problems") or 64
 
     def is_share(self, agent: str, metric: str, least: float) -> bool:
@@ -139,8 +153,9 @@ class _Run:
         return share is not None and share >= least and share * each * self.problems(agent, metric) >= SEVERAL
 
     def names(self, prefix: str, suffix: str) -> list[str]:
-        """The agents, or policies, that have a metric PREFIX/NAME/SUFFIX."""
-        keys = dict.fromkeys(key for row in self.rows for key in row if key.startswith(prefix) and key.endswith(suffix))
+        """The agents, or policies, that have a metric PREFIX/NAME/SUFFIX: in any evaluation, or in the last turns."""
+        rows = self.rows if prefix == "eval/" else self.tail
+        keys = dict.fromkeys(key for row in rows for key in row if key.startswith(prefix) and key.endswith(suffix))
         return [name for key in keys if "/" not in (name := key.removeprefix(prefix).removesuffix(suffix))]
 
     def agents(self, suffix: str) -> list[str]:
@@ -157,11 +172,15 @@ class _Run:
     def number(self, key: str) -> float | None:
         return to_number(self.get(key))
 
-    def key_of(self, agent: str, name: str) -> str | None:
-        """The key of a setting of an agent's policy, its own or the one that all share; None where it is not known."""
+    def policy_of(self, agent: str) -> str | None:
+        """The policy of an agent, its own or the one that all share; None where it is not known."""
         known = self.get("policies")
         names = list(known) if isinstance(known, Mapping) else []
-        policy = agent if agent in names else names[0] if len(names) == 1 else None
+        return agent if agent in names else names[0] if len(names) == 1 else None
+
+    def key_of(self, agent: str, name: str) -> str | None:
+        """The key of a setting of an agent's policy; None where that is not known."""
+        policy = self.policy_of(agent)
         return None if policy is None else f"policies.{policy}.{name}"
 
     def follows_rewards(self, policy: str) -> bool:
@@ -192,7 +211,7 @@ def _find_silence(run: _Run) -> Iterator[Finding]:
         yield Finding("no signal", stalled, severe=True)
         return
     taught: dict[str, list[float]] = {}
-    for row in run.rows:
+    for row in run.tail:
         if isinstance(agent := row.get("learner"), str) and (value := to_number(row.get("signal"))) is not None:
             taught.setdefault(agent, []).append(value)
     shares = {agent: sum(values[-RECENT:]) / len(values[-RECENT:]) for agent, values in taught.items()}
@@ -201,7 +220,8 @@ def _find_silence(run: _Run) -> Iterator[Finding]:
             few = "nothing" if share == 0 else f"only {format_share(share)}"
             text = f"{few} of what the {agent} learns from teaches it anything"
             # Beside one that learns, another may well have nothing to learn for a while.
-            yield replace(Finding("no signal", text, severe=not any(shares.values())), **_advise_on_silence(run, agent))
+            found = Finding("no signal", text, severe=not any(shares.values()), subject=agent)
+            yield replace(found, **_advise_on_silence(run, agent))
 
 
 def _advise_on_silence(run: _Run, agent: str) -> dict[str, Any]:
@@ -213,11 +233,21 @@ def _advise_on_silence(run: _Run, agent: str) -> dict[str, Any]:
         text = (
             f"{format_share(max(accuracy, 1 - accuracy))} of the {agent}'s answers are {side}, so few of its groups have both"
         )
-        fitting = {} if run.get("task.pass_rate") else _set("task.pass_rate", "[0.1,0.9]")
-        return {"text": f"{text} outcomes", **fitting}
+        return {"text": f"{text} outcomes", **_advise_on_problems(run, agent, accuracy)}
     if rollouts is not None:
         return _set("batch.rollouts", round(2 * rollouts))
     return _name("raise --rollouts {}", "batch.rollouts")
+
+
+def _advise_on_problems(run: _Run, agent: str, accuracy: float) -> dict[str, Any]:
+    """Problems that are solved sometimes are only chosen where there are some: of none, the run could not begin."""
+    if run.get("task.pass_rate"):
+        return {}
+    if RARE < accuracy < 1 - RARE:
+        return _set("task.pass_rate", "[0.1,0.9]")
+    if accuracy > 0.5:
+        return _name("take harder problems")
+    return _name("take easier problems, or a stronger model {}", run.key_of(agent, "model"))
 
 
 def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
@@ -232,10 +262,10 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
                 else _name("raise --max-tokens {}", "sampling.max_tokens")
             )
             text = f"{format_share(cut)} of the {agent}'s outputs are cut at the limit of their length"
-            yield Finding("truncated", text, severe=cut >= MOST, **raised)
+            yield Finding("truncated", text, severe=cut >= MOST, subject=agent, **raised)
         if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE):
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
-            yield Finding("unreadable", text, severe=invalid >= MOST, **_advise_on_reading(run, agent))
+            yield Finding("unreadable", text, severe=invalid >= MOST, subject=agent, **_advise_on_reading(run, agent))
 
 
 def _advise_on_reading(run: _Run, agent: str) -> dict[str, Any]:
@@ -252,17 +282,22 @@ def _find_drift(run: _Run) -> Iterator[Finding]:
         done = (run.now(policy, "accuracy") or 0.0) >= MOST
         if entropy is not None and length and 0 <= entropy * length < SAME_TEXT and not done and run.follows_rewards(policy):
             text = f"the {policy}'s entropy is {entropy:.4f} a token: most samples of a prompt are the same text"
-            yield Finding("entropy gone", text, **_advise_on_entropy(run, policy))
+            yield Finding("entropy gone", text, subject=policy, **_advise_on_entropy(run, policy))
         kl = run.recent(f"learn/{policy}/kl")
         if kl is not None and kl >= FAR:
             text = f"the {policy} is {kl:.2f} away from its start (KL a token)"
-            yield Finding("KL away", text, **_lower_rate(run, policy))
+            yield Finding("KL away", text, subject=policy, **_lower_rate(run, policy))
         off = None if run.number("staleness") else run.recent(f"learn/{policy}/mismatch")
         if off is not None and off >= OFF_RATIO:
             text = f"the log-probabilities of the {policy}'s sampler and learner differ by {off:.3f}"
-            exact = run.get(f"policies.{policy}.dtype") == "float32"
-            helps = _set("sampling.sampler", "auto") if exact else _set(f"policies.{policy}.dtype", "float32")
-            yield Finding("mismatch", text, **helps)
+            yield Finding("mismatch", text, subject=policy, **_advise_on_mismatch(run, policy))
+
+
+def _advise_on_mismatch(run: _Run, policy: str) -> dict[str, Any]:
+    """Exact weights, then a sampler of our own; where both are so, no setting is known that helps."""
+    if run.get(f"policies.{policy}.dtype") != "float32":
+        return _set(f"policies.{policy}.dtype", "float32")
+    return _set("sampling.sampler", "auto") if run.get("sampling.sampler") not in (None, "auto") else {}
 
 
 def _advise_on_entropy(run: _Run, policy: str) -> dict[str, Any]:
@@ -277,47 +312,60 @@ def _lower_rate(run: _Run, policy: str) -> dict[str, Any]:
 
 
 def _find_one_sided(run: _Run) -> Iterator[Finding]:
-    """Verdicts are one-sided where they call less than half, or more than twice, as many solutions right as are right."""
+    """Verdicts are one-sided where they call less than half, or more than twice, as many solutions right as are right: of those
+    that were judged, which need not be the generator's of these turns, and by the verdicts that can be read."""
     for agent in run.agents("/positive_rate"):
-        said, true = run.now(agent, "positive_rate"), run.now("generator", "accuracy")
-        if said is None:
+        said, readable = run.now(agent, "positive_rate"), 1 - (run.now(agent, "unparsed_rate") or 0.0)
+        true = run.now(agent, "share_right")
+        if true is None:  # a run of an older version
+            true = run.now("generator", "accuracy")
+        if said is None or readable <= 1 - MOST:
             continue
+        said = min(1.0, said / readable)
         if true is None:
             away = not 1 - ONE_SIDED < said < ONE_SIDED
         else:
-            clear = max(CLEAR, max(1.0, run.problems(agent, "positive_rate")) ** -0.5)
+            clear = max(CLEAR, max(1.0, readable * run.problems(agent, "positive_rate")) ** -0.5)
             away = abs(said - true) >= clear and (not true / 2 <= said <= 2 * true or not 1 - ONE_SIDED < said < ONE_SIDED)
         if away:
             than = "" if true is None else f", and {format_share(true)} are"
             text = f"the {agent} calls {format_share(said)} of the solutions right{than}: its verdicts are one-sided"
-            yield Finding("one-sided", text, **_advise_on_judge(run, agent, "warmup"))
+            yield Finding("one-sided", text, subject=agent, **_advise_on_judge(run, agent, "warmup", "n_verifier"))
 
 
 def _find_gap(run: _Run) -> Iterator[Finding]:
-    """A hacking gap grows where more wrong solutions are called right than at the start."""
+    """A hacking gap grows where more wrong solutions are called right than at the start; a start that was too strict counts as
+    none, since what goes from there to none has come closer to the truth."""
     gaps, clear = run.values("eval/hacking_gap"), max(CLEAR, (run.number("eval.problems") or 64.0) ** -0.5)
-    if gaps and gaps[-1] >= CLEAR and gaps[-1] - gaps[0] >= clear:
-        text = f"the verifier's score has moved {100 * (gaps[-1] - gaps[0]):.0f} points away from the true accuracy, to "
+    grown = gaps[-1] - max(gaps[0], 0.0) if gaps else 0.0
+    if gaps and gaps[-1] >= CLEAR and grown >= clear:
+        text = f"the verifier's score has moved {100 * grown:.0f} points away from the true accuracy, to "
         text += f"{100 * gaps[-1]:.0f} above it: the generator may be fooling it"
-        yield Finding("gap grows", text, **_advise_on_judge(run, "verifier", "n_verifier"))
+        yield Finding("gap grows", text, subject="verifier", **_advise_on_judge(run, "verifier", "n_verifier"))
 
 
-def _advise_on_judge(run: _Run, agent: str, option: str) -> dict[str, Any]:
-    """Advise twice as many turns of an option that the recipe has, or else another judge."""
-    turns = run.number(f"options.{option}")
-    if turns is not None and f"learn/{agent}/loss" in {key for row in run.rows for key in row}:
-        return _set(f"options.{option}", max(1, round(2 * turns)))
-    return _name("take a recipe that trains it, or a stronger one {}", run.key_of(agent, "model"))
+def _advise_on_judge(run: _Run, agent: str, *options: str) -> dict[str, Any]:
+    """Advise twice as many turns by the first of these options that gives it some, or else another judge."""
+    policy = run.policy_of(agent)
+    if policy is None or not any(f"learn/{policy}/loss" in row for row in run.rows):
+        return _name("take a recipe that trains it, or a stronger one {}", run.key_of(agent, "model"))
+    for option in options:
+        if turns := run.number(f"options.{option}"):
+            return _set(f"options.{option}", max(1, round(2 * turns)))
+    return _name("give it more of the turns")
 
 
 def _find_full_memory(run: _Run, machine: Row | None) -> Iterator[Finding]:
     sizes = (machine or {}).get("gpu_gib")
     known = [size for one in sizes if (size := to_number(one))] if isinstance(sizes, list) else []
+    begun = to_number((machine or {}).get("turn"))
+    if begun is not None:  # earlier turns may have been on another GPU
+        run = replace(run, rows=[row for row in run.rows if (to_number(row.get("turn")) or 0.0) > begun])
     for policy in run.names("learn/", "/peak_gib") if known else ():
         peak = max(run.values(f"learn/{policy}/peak_gib"), default=0.0)
         if peak >= NEARLY_FULL * min(known):
             text = f"learning the {policy} held {peak:.1f} of {min(known):.1f} GiB of the GPU"
-            yield Finding("memory", text, **_advise_on_memory(run, policy))
+            yield Finding("memory", text, subject=policy, **_advise_on_memory(run, policy))
 
 
 def _advise_on_memory(run: _Run, policy: str) -> dict[str, Any]:

@@ -115,13 +115,13 @@ class LiveView(Panel):
         super().__init__(quiet)
         self.title, self.total = title, total
         self.rows: deque[dict[str, Any]] = deque(maxlen=SHOWN)
-        self.health: dict[str, str] = {}
-        """What is wrong now: the word for it, and the sentence."""
+        self.health: dict[tuple[str, str], str] = {}
+        """What is wrong now: the word for it and the agent it is about, and the sentence."""
         self.began, self.first = time.monotonic(), 0
 
-    def add(self, row: dict[str, Any], health: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Show a turn and the run's health. Where lines stay, what is wrong is said once, when it begins."""
-        new = [f"{badge}: {text}" for badge, text in health.items() if badge not in self.health]
+    def add(self, row: dict[str, Any], health: Mapping[tuple[str, str], str] = MappingProxyType({})) -> None:
+        """Show a turn and the run's health. Where lines stay, what is wrong is said once of each agent, when it begins."""
+        new = [f"{key[0]}: {text}" for key, text in health.items() if key not in self.health]
         self.health = dict(health)
         if not self.rows:
             self.began, self.first = time.monotonic(), int(row["turn"])
@@ -152,5 +152,5 @@ class LiveView(Panel):
             table.add_row(*(format_number(row.get(key)) for key in present))
         last = self.rows[-1]
         bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
-        health = [Text(escape_invisible(f"{badge}: {text}"), style="yellow") for badge, text in self.health.items()]
+        health = [Text(escape_invisible(f"{badge}: {text}"), style="yellow") for (badge, _), text in self.health.items()]
         return Group(table, *health, bar, Text(self.format_time_left(last)))
