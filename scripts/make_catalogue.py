@@ -5,6 +5,7 @@
 A generated part stands between two comments. The first one says what it is made from:
 
     <!-- catalogue -->                           systems/index.py and docs/claims/*.json
+    <!-- choices: SYSTEM... -->                  the same of these systems, what each needs, and kept results (`find_cost`)
     <!-- code: SYSTEM METHOD... -->              the class of a system's recipe, or these methods of it, as they stand there
     <!-- layers -->                              the import contract in pyproject.toml
     <!-- end -->
@@ -25,12 +26,13 @@ import tomllib
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from milonga.systems.index import SYSTEMS, System
+from milonga.systems.index import CLAIMS, RECIPES, SYSTEMS, System
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/systems.md", "docs/concepts.md", "docs/writing-a-recipe.md")
-PART = re.compile(r"(<!-- (catalogue|code|layers)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = ("README.md", "docs/systems.md", "docs/choosing.md", "docs/concepts.md", "docs/writing-a-recipe.md")
+PART = re.compile(r"(<!-- (catalogue|choices|code|layers)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def make_catalogue(page: Path) -> str:
@@ -42,10 +44,51 @@ def make_catalogue(page: Path) -> str:
     return "\n".join(rows)
 
 
+def make_choices(page: Path, names: list[str]) -> str:
+    """Return what choosing among these systems needs: the truth each wants, its cost, its claim and the verdict on that."""
+    rows = ["| system | truth that it needs | a turn, beside `grpo`'s | its claim | verdict |", "|---|---|---|---|---|"]
+    for system in (find_system(name) for name in names):
+        says = CLAIMS.get(system.name).says if system.claim else "—"
+        cells = (link_page(system, page), RECIPES.get(system.name).truth, find_cost(system.name), says, find_verdict(system))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def find_system(name: str) -> System:
+    (system,) = (each for each in SYSTEMS if each.name == name)
+    return system
+
+
+def find_cost(name: str) -> str:
+    """Return what a turn of a system was measured to cost beside one of GRPO; "not measured" where nothing kept says so.
+
+    FLOPs are those of whole runs of a comparison in which both had as many turns of the generator. Where there is none, the
+    seconds of a turn are taken, on the data on which GRPO's were.
+    """
+    kept = read_json("docs/results/tango/easy.json")["arms"]
+    claim = ROOT / "docs" / "claims" / f"{name}.json"
+    for flops in (kept, read_json(f"docs/claims/{name}.json")["compute"] if claim.exists() else {}):
+        if name in flops and "grpo" in flops:
+            return f"{flops[name]['flops'] / flops['grpo']['flops']:.1f} × FLOPs"
+    runs = {run["recipe"]: run for run in read_json("docs/results/real/h200.json")}
+    run, grpo = runs.get(name), runs["grpo"]
+    if run is None or run["task"] != grpo["task"] or not run["seconds"]:
+        return "not measured"
+    return f"{run['seconds'] / grpo['seconds']:.1f} × seconds"
+
+
+def read_json(path: str) -> Any:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
 def make_row(system: System, page: Path) -> str:
+    return f"| {link_page(system, page)} | {link_paper(system.paper)} | {system.line} | {find_verdict(system)} |"
+
+
+def link_page(system: System, page: Path) -> str:
+    """Return a system's name as a link from a page to the system's own."""
     place = ROOT / "src/milonga/systems" / (system.page or system.recipe.partition(":")[0].replace(".", "/") + ".py")
-    name = f"[`{system.name}`]({os.path.relpath(place, page.parent)})"
-    return f"| {name} | {link_paper(system.paper)} | {system.line} | {find_verdict(system)} |"
+    return f"[`{system.name}`]({os.path.relpath(place, page.parent)})"
 
 
 def link_paper(paper: str) -> str:
@@ -64,8 +107,7 @@ def find_verdict(system: System) -> str:
 
 def quote_code(name: str, methods: list[str]) -> str:
     """Return the class of a system's recipe, or some of its methods: verbatim, but for their common indentation."""
-    (place,) = (system.recipe for system in SYSTEMS if system.name == name)
-    module, _, class_name = place.partition(":")
+    module, _, class_name = find_system(name).recipe.partition(":")
     source = (ROOT / "src/milonga/systems" / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
     (recipe,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
     found = {node.name: node for node in recipe.body if isinstance(node, ast.FunctionDef)}
@@ -88,6 +130,8 @@ def fill_parts(page: Path, text: str) -> str:
         begin, kind, words, end = found.groups()
         if kind == "catalogue":
             made = make_catalogue(page)
+        elif kind == "choices":
+            made = make_choices(page, words.split())
         elif kind == "layers":
             made = map_layers()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -84,6 +85,16 @@ def test_an_example_is_taken(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0, f"{command.name}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", ["index", "choosing"])
+def test_commands_of_the_first_pages_are_taken(page: str) -> None:
+    """What a newcomer copies first; a command that is only named has no arguments."""
+    text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    lines = re.findall(r"`(milonga \w+ [^`]+)`", text)
+    assert len(lines) >= 4
+    for line in lines:
+        parsed(words_of(line)[1:])
 
 
 @pytest.mark.parametrize(
