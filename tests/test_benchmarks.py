@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -10,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +81,51 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     if name == "trl_grpo":
         assert [line["learning rate"] for line in found["curve"]] == [1e-5, 2e-5]
         assert (tmp_path / "result" / "adapter_model.safetensors").exists()
+
+
+def test_the_log_beside_a_new_result_has_a_folder_and_rounding_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    peers = importlib.import_module("peers")
+    benchmark = peers.Benchmark(argparse.Namespace(out=tmp_path / "new" / "peers.json", share=0.4), tmp_path)
+    benchmark.log.write_text("said")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["peers.log"]
+    call = peers.Call([np.arange(3)], [2], 0)
+    for highest, right in ((0.0, True), (1e-7, True), (0.01, False), (np.nan, False)):
+        with contextlib.nullcontext() if right else pytest.raises(AssertionError):
+            peers.Sampled([np.arange(2)], [np.array([-1.0, highest])]).check(call)
+
+
+REFUSED = """
+import argparse, sys
+sys.argv += ["--tiny"]
+sys.path.insert(0, {path!r})
+import numpy as np
+import peers
+from milonga.errors import OutOfMemory
+
+side = peers.Ours(argparse.Namespace(device="cpu", tiny=True, model="tiny"))
+roomy = side.module.cache_bytes
+side.module.cache_bytes = lambda *_: 0
+long = peers.Call([np.arange(3, 7)], [2 * side.sampler.steps], 1)
+try:
+    side.sample(long)
+    raise SystemExit("it was not refused")
+except OutOfMemory:
+    side.module.cache_bytes = roomy
+short = peers.Call([np.arange(3, 7)], [2], 0)
+side.prepare(None)
+side.sample(short).check(short)
+"""
+
+
+@pytest.mark.slow
+def test_sampling_goes_on_after_a_case_whose_cache_was_refused() -> None:
+    """The weights that are learned are gone by then: those of the first decoder serve the next."""
+    skip_without("peers")
+    done = run("-c", REFUSED.format(path=str(ROOT / "benchmarks")))
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow
