@@ -110,6 +110,39 @@ def test_a_card_says_model_progress_and_time_left(tmp_path: Path) -> None:
     assert {card.name: card.done for card in Catalogue(tmp_path).scan()}["b"] == pytest.approx(0.25), "of its budget"
 
 
+def find_time_left(run: Path, shares: dict[int, int], seconds: dict[int, float]) -> float | None:
+    """The time left of a running run of 200 turns of its lead agent, by its turns and those of the lead agent at their end."""
+    write_run(run, [row(turn, 0.1) | {"lead_turn": lead} for turn, lead in shares.items()])
+    (run / "config.toml").write_text(CONFIG.format(seed=0).replace("turns = 5", "turns = 200"))
+    write_timing(run, seconds)
+    with (run / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return Catalogue(run).scan()[0].left
+
+
+def test_the_time_left_is_that_of_the_last_turns_of_the_lead_agent(tmp_path: Path) -> None:
+    """A warm-up, in which the lead agent has no turn, is over; nor does what was slow long ago count."""
+    warmed = {turn: max(0, turn - 40) for turn in range(45)}
+    assert find_time_left(tmp_path / "a", warmed, dict.fromkeys(warmed, 10.0)) == pytest.approx(196 * 10.0)
+    assert find_time_left(tmp_path / "b", dict.fromkeys(range(9), 0), dict.fromkeys(range(9), 10.0)) is None
+    faster = {turn: 100.0 if turn <= 30 else 2.0 for turn in range(51)}
+    assert find_time_left(tmp_path / "c", {turn: turn for turn in faster}, faster) == pytest.approx(150 * 2.0)
+    in_turn = {turn: -(-turn // 2) for turn in range(41)}  # the lead agent, the other one, the lead agent …
+    assert find_time_left(tmp_path / "d", in_turn, dict.fromkeys(in_turn, 10.0)) == pytest.approx(180 * 20.0)
+
+
+def test_a_turn_whose_time_is_not_written_yet_is_left_out_until_it_is(tmp_path: Path) -> None:
+    """The row of metrics is written before that of times."""
+    run = write_run(tmp_path / "a", [row(turn, 0.1) for turn in range(5)])
+    write_timing(run, {1: 8.0, 2: 8.0, 3: 8.0})
+    catalogue = Catalogue(tmp_path)
+    with (run / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert catalogue.scan()[0].left == pytest.approx(8.0), "one turn is left, and three took 8 seconds each"
+        write_timing(run, {1: 8.0, 2: 8.0, 3: 8.0, 4: 40.0})
+        assert catalogue.scan()[0].left == pytest.approx(16.0)
+
+
 def test_a_card_has_the_badges_of_its_health(tmp_path: Path) -> None:
     rows = [row(turn, 0.0, **{"rollouts/generator/invalid_rate": 1.0, "signal": 0.0}) for turn in range(1, 4)]
     write_run(tmp_path / "a", rows)
@@ -135,6 +168,10 @@ def test_settings_of_any_shape_give_a_card(tmp_path: Path, config: str) -> None:
         (run / name).write_text(lines)
     (card,) = Catalogue(tmp_path).scan()
     assert card.recipe == "x" and card.left is None and card.curve == []
+    (run / "metrics.jsonl").write_text('{"turn": 0}\n{"turn": 1, "learner": "generator", "learn/generator/peak_gib": 1.0}\n')
+    (run / "machine.jsonl").write_text(f'{{"turn": 0, "gpu_gib": [{huge}]}}\n')
+    (card,) = Catalogue(tmp_path).scan()
+    assert card.turn == 1 and card.findings == (), "a number without a float is none, also within a list"
 
 
 def test_rows_of_the_list_are_sorted_and_what_has_no_value_comes_last(tmp_path: Path) -> None:
@@ -162,6 +199,33 @@ def test_rows_of_the_list_are_sorted_and_what_has_no_value_comes_last(tmp_path: 
     assert order("run") == ["a", "b", "c", "cmp", "empty", "none"] and order("nonsense") == order("")
     for column in runs.COLUMNS:
         assert sorted(order(column)) == sorted(order(f"-{column}")) == order("run")
+
+
+def test_a_comparison_is_finished_when_its_results_are_there(tmp_path: Path) -> None:
+    """Two of its four runs are, and the others are still to come: it is neither finished nor wholly done."""
+    runs = pytest.importorskip("milonga.board.pages.runs")
+    place = tmp_path / "cmp"
+    for seed in (100, 101):
+        (write_run(place / "tango" / f"seed-{seed}", [row(0, 0.1), row(5, 0.5)], seed) / "report.json").write_text("{}")
+    (place / "compare.toml").write_text("seeds = [100, 101]\n[arms.tango]\n[arms.grpo]\n")
+    catalogue = Catalogue(tmp_path)
+
+    def look() -> tuple[str, str, float | None]:
+        (entry,) = runs.make_entries(catalogue.scan(), catalogue.comparisons.values())
+        return entry.state, runs.format_group(entry)["turn"], runs.find_mean_done(entry)
+
+    assert look() == ("stopped", "2 finished, 2 to come", 0.5)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert look() == ("running", "2 finished, 2 to come", 0.5), "between two of its runs"
+    for seed in (100, 101):
+        (write_run(place / "grpo" / f"seed-{seed}", [row(0, 0.1), row(5, 0.5)], seed) / "report.json").write_text("{}")
+    assert look() == ("stopped", "", 1.0), "its results are not computed yet"
+    (place / "compare.json").write_text("{}")
+    assert look() == ("finished", "", 1.0)
+    for plan in ("", "seeds = 3\narms = 4\n", "\0"):
+        (place / "compare.toml").write_text(plan)
+        assert look() == ("finished", "", 1.0), "of a plan that says nothing only what is there is known"
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", ".", "\0"])

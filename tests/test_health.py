@@ -310,7 +310,7 @@ def test_what_is_severe_comes_first_and_data_is_plain() -> None:
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    st.none() | st.booleans() | st.floats() | st.integers() | st.just(10**400) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["generator", "objective", "preset", "lr"]), inner)
     ),

@@ -20,11 +20,12 @@ from milonga.board.curves import Points, make_floats, read_first_row, read_last_
 from milonga.errors import RunFolderError
 from milonga.health import Finding, find_health
 from milonga.reading import ROWS, UNREADABLE, check_regular, explain_unreadable, read_last_lines, read_toml
+from milonga.runfolder.locks import find_held_locks
 from milonga.runfolder.record import Row, to_number
 
 State = Literal["running", "finished", "stopped", "failed", "broken"]
 Kind = Literal["comparison", "sweep"]
-WATCHED = ("config.toml", "metrics.jsonl", "report.json", "error.txt", "lock")
+WATCHED = ("config.toml", "metrics.jsonl", "timing.jsonl", "report.json", "error.txt", "lock")
 FIGURES = {
     "accuracy": "eval/generator/accuracy",
     "sound": "eval/generator/sound_accuracy",
@@ -34,6 +35,8 @@ FIGURES = {
 DRAWN = ("eval/generator/accuracy", "eval/verifier/f1", "eval/verifier/balanced_accuracy")
 """The first of these that a run has is the curve that the list shows."""
 MOST_RUNS = 2000
+PACE = 20
+"""Turns of the lead agent from which the time left is estimated: its last ones."""
 FRESH = 60.0
 """Seconds after its last write for which a run counts as running, on systems that do not tell who holds a lock."""
 
@@ -88,6 +91,10 @@ class Comparison:
     finished: bool
     """Whether its results are there; a sweep has none but its runs."""
     kind: Kind = "comparison"
+    running: bool = False
+    """Whether a process works on it, be it between two of its runs."""
+    planned: int = 0
+    """Runs that the plan of a comparison asks for; 0 if it is not known."""
 
 
 class Catalogue:
@@ -99,25 +106,26 @@ class Catalogue:
         self.root = root.resolve()
         self.lock = threading.Lock()
         self.seen: dict[Path, tuple[Any, Card]] = {}
+        self.plans: dict[Path, tuple[Any, int]] = {}
         self.cards: dict[str, Card] = {}
         self.comparisons: dict[str, Comparison] = {}
 
     def scan(self) -> list[Card]:
         """Scan all runs again. Running ones come first, then the newest; the order of running ones does not change."""
         with self.lock:
-            held = _find_held_locks()
+            held = find_held_locks()
             found: list[Card] = []
             comparisons: dict[str, Comparison] = {}
             for place, path, comparison, arm in self._list_folders():
                 name = _make_printable(place)
                 if arm is None:
-                    kind = find_kind(path) or "comparison"
-                    comparisons[name] = Comparison(name, path, (path / "compare.json").is_file(), kind)
+                    comparisons[name] = self._load_comparison(name, path, held)
                 elif len(found) < MOST_RUNS:
                     found.append(self._load_card(name, path, _make_printable(comparison), arm, held))
             self.cards = {card.name: card for card in found}
             self.comparisons = comparisons
             self.seen = {path: self.seen[path] for path in (card.path for card in found)}
+            self.plans = {path: self.plans[path] for path in (one.path for one in comparisons.values()) if path in self.plans}
             return sorted(found, key=lambda card: (card.state != "running", -card.begun, card.name))
 
     def find_card(self, name: str) -> Card | None:
@@ -128,7 +136,7 @@ class Catalogue:
         if known is None:
             return None
         with self.lock:
-            return self._load_card(name, known.path, known.comparison, known.arm, _find_held_locks())
+            return self._load_card(name, known.path, known.comparison, known.arm, find_held_locks())
 
     def find_comparison(self, name: str) -> tuple[Comparison, list[Card]] | None:
         cards = self.scan()
@@ -152,6 +160,15 @@ class Catalogue:
                             yield f"{name}/{place}/{run.name}", run, name, place
             elif _is_run(path):
                 yield name, path, "", ""
+
+    def _load_comparison(self, name: str, path: Path, held: set[int] | None) -> Comparison:
+        lock, stamp = (_get_file_stamp(path / file) for file in ("lock", "compare.toml"))
+        running = lock is not None and lock[2] in (held or ())
+        if stamp is None:
+            return Comparison(name, path, False, find_kind(path) or "comparison", running)
+        if path not in self.plans or self.plans[path][0] != stamp:
+            self.plans[path] = (stamp, _count_planned_runs(path / "compare.toml"))
+        return Comparison(name, path, (path / "compare.json").is_file(), "comparison", running, self.plans[path][1])
 
     def _load_card(self, name: str, path: Path, comparison: str, arm: str, held: set[int] | None) -> Card:
         stamp = tuple(_get_file_stamp(path / file) for file in WATCHED)
@@ -198,24 +215,6 @@ def _get_file_stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-def _find_held_locks() -> set[int] | None:
-    """Return the inodes that some process holds a write lock on; None if the system does not tell.
-
-    Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are not compared: some file
-    systems show another device here than to `stat`.
-    """
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    found = set()
-    for line in lines:
-        words = line.split()
-        if len(words) > 5 and words[1] == "FLOCK" and words[3] == "WRITE":
-            found.add(int(words[5].rpartition(":")[2]))
-    return found
 
 
 def _read_card(name: str, path: Path, at_work: bool) -> Card:
@@ -285,13 +284,17 @@ def _divide(part: Any, whole: Any) -> float | None:
 
 
 def _estimate_left(rows: Sequence[Row], timing: Sequence[Row], config: Mapping[str, Any]) -> float | None:
-    """Estimate the seconds left from how far the last turns brought the run, and how long they took."""
-    known = [(row["turn"], share) for row in rows if (share := _measure_done(row, config)) is not None]
-    if len(known) < 2 or known[-1][1] <= known[0][1]:
+    """Estimate the seconds left from how far the last turns of the lead agent brought the run, and how long they took. Turns
+    before the first of these, such as a warm-up, do not count; nor does one whose time is not written yet."""
+    timed = max((row["turn"] for row in timing), default=-1)
+    shares = [(row["turn"], share) for row in rows if (share := _measure_done(row, config)) is not None]
+    ends = {share: turn for turn, share in shares if turn <= timed}
+    known = [*ends.items()][-PACE - 1 :]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
         return None
-    (first, begun), (last, done) = known[0], known[-1]
+    (begun, first), (done, last) = known[0], known[-1]
     spent = [to_number(row.get(key)) or 0.0 for row in timing if first < row["turn"] <= last for key in ("turn_s", "eval_s")]
-    return sum(spent) / (done - begun) * (1.0 - done) if spent else None
+    return sum(spent) / (done - begun) * (1.0 - shares[-1][1]) if spent else None
 
 
 def _find_health(path: Path, rows: Sequence[Row], config: Mapping[str, Any], timing: Sequence[Row]) -> list[Finding]:
@@ -310,6 +313,13 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
         return {}, "no config.toml"
     except UNREADABLE as error:
         return {}, f"its config.toml cannot be read: {explain_unreadable(error)}"
+
+
+def _count_planned_runs(plan: Path) -> int:
+    """Count the runs that the plan of a comparison asks for: its arms times its seeds; 0 if it does not say."""
+    settings, _ = read_settings(plan)
+    arms, seeds = settings.get("arms"), settings.get("seeds")
+    return len(arms) * len(seeds) if isinstance(arms, dict) and isinstance(seeds, list) else 0
 
 
 def _find_odd_file(path: Path) -> str:

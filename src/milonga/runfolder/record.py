@@ -98,9 +98,13 @@ class Record:
 
 
 def to_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """A finite number as a float; None for anything else, such as an integer that no float is as large as."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON knows no largest integer
+        return None
 
 
 def read_record(folder: Path) -> Record:

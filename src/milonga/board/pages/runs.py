@@ -38,7 +38,10 @@ class Entry:
     @property
     def state(self) -> str:
         states = {card.state for card in self.cards}
-        if self.group is None or len(states) == 1:
+        if self.group is not None and self.group.running:
+            return "running"
+        waited_for = self.group is not None and self.group.kind == "comparison" and not self.group.finished
+        if self.group is None or (len(states) == 1 and not (waited_for and states == {"finished"})):
             return next(iter(states), "stopped")
         return next((state for state in ("running", "failed", "broken") if state in states), "stopped")
 
@@ -69,7 +72,8 @@ def format_group(entry: Entry) -> dict[str, str]:
     assert entry.group is not None
     cards = entry.cards
     counts = {state: sum(card.state == state for card in cards) for state in dict.fromkeys(card.state for card in cards)}
-    alone = len(counts) == 1
+    missing = {"to come": count} if (count := entry.group.planned - len(cards)) > 0 else {}
+    alone = len(counts | missing) == 1
     accuracies = [card.figures["accuracy"] for card in cards if "accuracy" in card.figures]
     ends = dict.fromkeys(f"{value:.3f}" for value in (min(accuracies), max(accuracies))) if accuracies else ["–"]
     return {
@@ -77,7 +81,7 @@ def format_group(entry: Entry) -> dict[str, str]:
         "state": entry.state,
         "task": _format_shared([card.task for card in cards], "tasks"),
         "model": _format_shared([card.model for card in cards], "models"),
-        "turn": "" if alone else ", ".join(f"{count} {state}" for state, count in counts.items()),
+        "turn": "" if alone else ", ".join(f"{count} {state}" for state, count in (counts | missing).items()),
         "accuracy": " – ".join(ends),
         "sound": "",
         "F1": "",
@@ -225,7 +229,7 @@ class RunTable:
         for entry in entries:
             if entry.group is not None:
                 findings = [one for card in entry.cards for one in card.findings]
-                self.change(f"group {entry.name}", format_group(entry), findings, _find_mean_done(entry.cards))
+                self.change(f"group {entry.name}", format_group(entry), findings, find_mean_done(entry))
             for card in entry.cards:
                 self.change(card.name, format_cells(card), card.findings, card.done)
         await redraw([row.spark for row in self.rows.values() if row.spark is not None])
@@ -317,9 +321,11 @@ class RunTable:
         return None if card is None or len(card.curve) < 2 else Figure(sparkline("over its turns", card.curve), "", [])
 
 
-def _find_mean_done(cards: Sequence[Card]) -> float | None:
-    shares = [1.0 if card.state == "finished" else card.done or 0.0 for card in cards]
-    return sum(shares) / len(shares) if shares else None
+def find_mean_done(entry: Entry) -> float | None:
+    """Over all runs of a comparison or sweep, those that its plan asks for and that have not begun included."""
+    shares = [1.0 if card.state == "finished" else card.done or 0.0 for card in entry.cards]
+    planned = 0 if entry.group is None else entry.group.planned
+    return sum(shares) / max(len(shares), planned) if shares else None
 
 
 def _count_badges(findings: Sequence[Finding]) -> list[tuple[str, bool, str]]:
