@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +95,30 @@ def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finish
     done = milonga("resume", finished[0], "--json")
     assert done.code == 0 and done.json == finished[1].json
     assert done.err == f"finished: the run has ended after 4 turns; to go on: milonga resume {finished[0]} --turns 4\n"
+
+
+def test_a_run_that_is_at_work_is_not_to_be_resumed(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    (folder / "report.json").unlink()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = milonga("show", folder)
+        assert "is in use by another run" in milonga("resume", folder).err
+    assert shown.out.startswith("tango on chain, seed 3, at lead turn 2 of 2, running\n") and "milonga resume" not in shown.out
+    after = milonga("show", folder).out
+    assert "running" not in after.splitlines()[0] and f"milonga resume {folder}" in after
+
+
+def test_a_run_that_has_to_go_on_again_ends_with_its_summary(
+    milonga: Command, finished: tuple[Path, Done], tmp_path: Path
+) -> None:
+    """There is a report, but the checkpoint of the last turn is lost, and the turn is made again."""
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
+    done = milonga("resume", folder, "--json")
+    assert done.code == 0 and "learns" in done.err, done.err
+    assert "before" in done.err and f"milonga show {folder}" in done.err
+    assert done.json["generator"] == finished[1].json["generator"]
 
 
 def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[Path, Done]) -> None:

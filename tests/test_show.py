@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import shlex
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_steps_follow_the_state_of_a_run(tmp_path: Path) -> None:
     assert list_next_steps(stopped, []) == [f"milonga resume {tmp_path}"]
     stalled = make_record(tmp_path, config, ended=False, stalled="why")
     assert list_next_steps(stalled, []) == [f"milonga resume {tmp_path} --force"]
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert list_next_steps(stopped, []) == [], "it is at work: to resume it would be refused"
+    assert list_next_steps(stopped, []) == [f"milonga resume {tmp_path}"]
 
 
 def test_the_curves_that_matter_are_accuracy_the_claim_and_what_is_usual(tmp_path: Path) -> None:

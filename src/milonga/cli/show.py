@@ -18,6 +18,7 @@ from rich.text import Text
 from milonga.health import Finding, examine
 from milonga.report.curves import TITLES
 from milonga.runfolder.flow import compute_reward_flow
+from milonga.runfolder.locks import is_at_work
 from milonga.runfolder.matrix import FIGURES, read_matrix
 from milonga.runfolder.record import Record, read_record
 from milonga.runfolder.transcripts import Transcript, read_transcripts
@@ -80,7 +81,7 @@ def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
     advised = next((one.help for one in findings if one.help.startswith(SET)), None)
     solves = bool(record.get_curve(MATTERS[0])[0])
     out = []
-    if record.summary is None:
+    if record.summary is None and not is_at_work(record.folder):  # or it would be refused
         out.append(f"milonga resume {run}" + (" --force" if record.last.get("stalled") else ""))
     if findings and solves:
         out.append(f"milonga probe {recipe} --config {config}")
@@ -154,7 +155,7 @@ def _print_headline(record: Record, chosen: Sequence[str], console: Console) -> 
     state = (
         f"finished after {last['turn']} turns"
         if record.summary is not None
-        else f"at lead turn {last.get('lead_turn', 0)}{turns}"
+        else f"at lead turn {last.get('lead_turn', 0)}{turns}{', running' if is_at_work(record.folder) else ''}"
     )
     print_text(console, (f"{config.recipe} on {config.task['name']}", "bold"), f", seed {config.seed}, {state}")
     models = dict.fromkeys(section.model for section in config.policies.values())
@@ -173,7 +174,8 @@ def print_health(findings: Sequence[Finding], console: Console) -> None:
 
 
 def print_next_steps(steps: Sequence[str], console: Console) -> None:
-    print_text(console, "what to try next:")
+    if steps:
+        print_text(console, "what to try next:")
     for step in steps:
         print_text(console, f"  {step}")
 

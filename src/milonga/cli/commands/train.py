@@ -182,14 +182,20 @@ def resume(
     from milonga import api
     from milonga.cli.views import print_summary
 
-    had_ended = turns is None and (folder / "report.json").exists()
+    before = _get_report_time(folder)
     report = api.resume(
         folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes, trust=trust or ()
     )
-    if not had_ended:  # nothing was learned: what it had learned, `show` says
+    if _get_report_time(folder) != before:  # otherwise nothing was learned: what it had learned, `show` says
         print_summary(report, console)
     if json:
         print_json(report)
+
+
+def _get_report_time(folder: Path) -> int | None:
+    """When the report of a run was written, as every run does at its end; None if there is none."""
+    report = folder / "report.json"
+    return report.stat().st_mtime_ns if report.exists() else None
 
 
 @app.command(
