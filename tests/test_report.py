@@ -140,8 +140,19 @@ def test_a_page_begins_with_what_came_out_and_ends_with_facts(run: Path, compari
 
 
 def test_how_far_chance_alone_may_move_an_accuracy() -> None:
-    assert estimate_chance(0.5, 0.5, 100) == pytest.approx(1.96 * (0.5 / 100) ** 0.5)
-    assert estimate_chance(0.0, 1.0, 64) == 0 and estimate_chance(0.2, 0.4, 64) == pytest.approx(1.96 * (0.4 / 64) ** 0.5)
+    """By hand: two solved and two failed problems are added to each; 16 of 32 stay a half, of 36."""
+    assert estimate_chance(0.5, 0.5, 32) == pytest.approx(1.96 * (0.5 / 36) ** 0.5)
+    # None and all of 16 become 2 and 18 of 20: twice 0.09 over 20.
+    assert estimate_chance(0.0, 1.0, 16) == pytest.approx(1.96 * 0.009**0.5)
+    # 5 and 10 of 25 become 7 and 12 of 29.
+    assert estimate_chance(0.2, 0.4, 25) == pytest.approx(1.96 * ((7 * 22 + 12 * 17) / 29**3) ** 0.5)
+
+
+@PROPERTY
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 10_000))
+def test_chance_is_never_nothing_and_more_problems_leave_less_of_it(start: float, end: float, problems: int) -> None:
+    assert 0 < estimate_chance(start, end, 4 * problems) < 1.96 * (0.5 / (4 * problems + 4)) ** 0.5 + 1e-12
+    assert estimate_chance(0.0, 0.0, 4 * problems) < estimate_chance(0.0, 0.0, problems)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +168,7 @@ def test_how_far_chance_alone_may_move_an_accuracy() -> None:
         ),
         ((0.50, 0.55), (0.7, 0.5, 0.4, 0.6), "; the verifier got worse: F1"),
         ((0.50, 0.55), (0.45, 0.5, 0.4, 0.6), "; the verifier cannot be told from its start: F1"),
+        ((0.00, 0.03), None, "The generator changed by no more than chance can explain: held-out accuracy 0.000 → 0.030"),
     ],
 )
 def test_the_verdict_of_a_run(
@@ -169,6 +181,7 @@ def test_the_verdict_of_a_run(
     if f1 is not None:
         rows[0]["eval/verifier/f1"] = f1[0]
         rows[1] |= {"eval/verifier/f1": f1[1], "eval/verifier/f1_low": f1[2], "eval/verifier/f1_high": f1[3]}
+        rows[1] |= {"learn/verifier/loss": 0.5}
     (copy / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     config = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(re.sub(r"(?m)(\[eval\][^\[]*?problems = )\d+", r"\g<1>64", config))
@@ -181,9 +194,77 @@ def test_the_verdict_of_a_run(
     assert start.startswith("Nothing has learned yet; at the start, the generator's held-out accuracy is ")
 
 
+def describe(
+    copy: Path, learner: str, problems: int, start: dict[str, float], end: dict[str, float], recipe: str = "tango"
+) -> str:
+    """The verdict of a run with these figures before and after one turn of an agent."""
+    rows = [{"turn": 0, "learner": None, **start}, {"turn": 1, "learner": learner, f"learn/{learner}/loss": 0.1, **end}]
+    (copy / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    record = read_record(copy)
+    small = record.config.eval.model_copy(update={"problems": problems})
+    return describe_run(replace(record, config=record.config.model_copy(update={"eval": small, "recipe": recipe})))
+
+
+def test_the_verdict_of_a_run_is_of_who_was_trained(copy: Path) -> None:
+    generator, f1, balanced, soft = (
+        f"eval/{name}" for name in ("generator/accuracy", "verifier/f1", "verifier/balanced_accuracy", "verifier/soft_auroc")
+    )
+    verifier_alone = describe(copy, "verifier", 64, {generator: 0.562, f1: 0.2}, {generator: 0.562, f1: 0.5})
+    assert verifier_alone.startswith(
+        "The generator was not trained: held-out accuracy 0.562; the verifier's F1 on first errors went 0.200 → 0.500, after"
+    )
+    generator_alone = describe(copy, "generator", 64, {generator: 0.1, f1: 0.2}, {generator: 0.9, f1: 0.5})
+    assert "; the verifier was not trained: F1 on first errors 0.200 → 0.500, after" in generator_alone
+    # Where there is no F1, another figure of the verifier is told.
+    told = describe(copy, "verifier", 64, {balanced: 0.5, soft: 0.4}, {balanced: 0.75, soft: 0.5})
+    assert told.startswith("The verifier's balanced accuracy went 0.500 → 0.750, after")
+    assert describe(copy, "verifier", 64, {soft: 0.4}, {soft: 0.5}).startswith(
+        "The verifier's area under ROC of the soft verdict"
+    )
+
+
+def test_the_verdict_of_a_run_that_measures_other_things(copy: Path) -> None:
+    """Nothing was measured only where nothing was: of each agent its first metric is told, the recipe's own before others."""
+    start = {"eval/generator/success": 0.25, "eval/generator/length": 9.0, "eval/critic/pair_accuracy": 0.5}
+    end = start | {"eval/generator/success": 0.5}
+    said = "The generator's success went 0.250 → 0.500; the critic's pair_accuracy is 0.500, after 1 turn"
+    assert describe(copy, "generator", 64, start, end, "sweet_rl").startswith(said)
+    human = {"eval/verifier/invalid_rate": 0.1, "eval/verifier/human_accuracy": 0.5}
+    told = describe(copy, "verifier", 64, human, human | {"eval/verifier/human_accuracy": 0.75}, "apo")
+    assert told.startswith("The verifier's human_accuracy went 0.500 → 0.750, after")
+    assert describe(copy, "generator", 64, {"eval/reached": 0.5}, {"eval/reached": 0.5}).startswith("Reached is 0.500, after")
+    assert describe(copy, "generator", 64, {}, {}).endswith("nothing was measured on held-out problems.")
+    # Beside what is always told, only of agents that learned.
+    both = {"eval/generator/accuracy": 0.5, "eval/tester/accuracy": 0.5, "eval/choice/mean": 0.5}
+    assert "; the tester's accuracy is 0.500, after" in (of_tester := describe(copy, "tester", 64, both, both))
+    assert "choice" not in of_tester
+
+
+def test_few_problems_tell_nothing_of_a_change(copy: Path) -> None:
+    accuracy = "eval/generator/accuracy"
+    said = "Whether the generator changed cannot be told: held-out accuracy 0.000 → 1.000 (+1.000; 15 problems are too few)"
+    assert describe(copy, "generator", 15, {accuracy: 0.0}, {accuracy: 1.0}).startswith(said)
+    assert describe(copy, "generator", 16, {accuracy: 0.0}, {accuracy: 1.0}).startswith("The generator got better")
+
+
+def test_a_value_that_is_advised_can_be_copied(copy: Path) -> None:
+    row = {
+        "turn": 1,
+        "learner": "generator",
+        "rollouts/generator/invalid_rate": 0.5,
+        "learn/generator/kl": 2.0,
+        "learn/generator/lr": 4e-5,
+    }
+    (copy / "metrics.jsonl").write_text(to_json(row) + "\n")
+    (remarks,) = (block for block in build_report([copy]).chapters[0].sections[0].blocks if isinstance(block, Points))
+    assert any(re.search(r": --set policies\.generator\.lr=[-\de.]*\d$", one) for one in remarks.texts)
+    assert any(one.endswith("(policies.generator.prompt).") for one in remarks.texts)
+
+
 def test_the_verdict_of_a_comparison() -> None:
     def differ(arm: str, mean: float, verdict: str, seen: float | None = None) -> dict[str, Any]:
-        known = {"interval": [mean - 0.1, mean + 0.1], "problems": [mean - 0.2, mean + 0.2], "smallest_effect": seen}
+        known: dict[str, Any] = {"seeds": [1, 2, 3]}
+        known |= {"interval": [mean - 0.1, mean + 0.1], "problems": [mean - 0.2, mean + 0.2], "smallest_effect": seen}
         return {"arm": arm, "metric": "eval/generator/accuracy", "mean": mean, "verdict": verdict, **known}
 
     result = {
@@ -198,6 +279,12 @@ def test_the_verdict_of_a_comparison() -> None:
         "tango is better by +0.250 [+0.150, +0.350]; whether prime differs cannot be told (+0.020 [-0.080, +0.120]; 0.165 "
         "could have been seen); frozen is worse by -0.300 [-0.400, -0.200]."
     )
+    # A seed of one arm failed, all of another.
+    tango, prime, _ = result["differences"]
+    found = describe_comparison(result | {"differences": [tango, prime | {"seeds": [2]}]})
+    assert "on test (tokens matched): tango is better by +0.250 [+0.150, +0.350], 3 seeds; whether prime differs" in found
+    assert found.endswith("could have been seen), 1 seed; frozen has no pair with the baseline.")
+    assert "(1 seed, tokens matched): whether" in describe_comparison(result | {"differences": [prime | {"seeds": [2]}]})
     gap = [{**result["differences"][0], "metric": "eval/hacking_gap"}]
     assert "tango is higher by +0.250" in describe_comparison(result | {"metric": "eval/hacking_gap", "differences": gap})
     assert describe_comparison(result | {"differences": []}).startswith("Nothing can be told")

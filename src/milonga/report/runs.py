@@ -134,7 +134,7 @@ def _find_remarks(record: Record) -> list[str]:
         return values[-1] if values else None
 
     found = examine(record)
-    out = [f"{one.badge}: {one}." for one in found]
+    out = [f"{one.badge}: {one}" + ("" if one.help.startswith("--set ") else ".") for one in found]  # a value is copied whole
     f1, trivial = end("eval/verifier/f1"), end("eval/verifier/trivial/error_modal")
     if f1 is not None and trivial is not None and f1 <= trivial:
         out.append(

@@ -1,30 +1,42 @@
 """The sentence that a report begins with, and the board's page of a comparison: who learned, from what to what, at what cost;
 of a comparison, which arm is better and by how much, or that it cannot be told.
 
-Invariant: "better" is said only where an interval or a test says so; what cannot be told is said as that.
+Invariant: "better" is said only where an interval or a test says so, and only of an agent that was trained; what cannot be told
+is said as that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from milonga.report.curves import F1, GENERATOR, get_title
 from milonga.report.sheets import format_interval, shorten_arm_names
 from milonga.report.words import format_duration
 from milonga.runfolder.record import Record, to_number
+from milonga.systems.index import RECIPES
 from milonga.text import format_amount
 
 SURE = 1.96
 """Standard errors to both sides of a 95 % interval."""
+FEW = 16
+"""Problems below which two accuracies tell nothing of a change: of so few, a handful more decides."""
+VERIFIER = {
+    F1: "F1 on first errors",
+    "eval/verifier/balanced_accuracy": "balanced accuracy",
+    "eval/verifier/soft_auroc": "area under ROC of the soft verdict",
+}
+"""What is said of a verifier: the first of these that was measured."""
 GOOD = ("accuracy", "f1", "auroc", "majority", "best_of_k", "weighted_vote", "reward")
 """Ends of the names of metrics of which more is better; of others only higher or lower is said."""
 
 
 def describe_run(record: Record) -> str:
     """Say in one sentence what a run came to."""
-    changes = [text for text in (_describe_generator(record), _describe_verifier(record)) if text]
+    main = {"generator": _describe_generator(record), "verifier": _describe_verifier(record)}
+    told = {agent: text for agent, text in main.items() if text}
+    changes = [*told.values(), *_describe_others(record, told)]
     after = _describe_work(record)
     if not after:
         return f"Nothing has learned yet; at the start, {'; '.join(changes)}." if changes else "Nothing has learned yet."
@@ -34,50 +46,99 @@ def describe_run(record: Record) -> str:
     return f"{begun}{changes[0][0].lower() if begun else changes[0][0].upper()}{'; '.join(changes)[1:]}, after {after}."
 
 
+def _is_trained(record: Record, agent: str) -> bool:
+    """Whether an agent has learned: in turns of its own, or its policy in those of others."""
+    names = list(record.config.policies)
+    policy = agent if agent in names or len(names) != 1 else names[0]
+    return agent in _count_turns(record) or bool(record.metrics(f"learn/{policy}/"))
+
+
 def _describe_generator(record: Record) -> str:
     values = record.get_curve(GENERATOR)[1]
     if not values:
         return ""
-    start, end = values[0], values[-1]
+    start, end, problems = values[0], values[-1], record.config.eval.problems
     if len(values) == 1:
         return f"the generator's held-out accuracy is {start:.3f}"
-    chance = estimate_chance(start, end, record.config.eval.problems)
+    if not _is_trained(record, "generator"):
+        return f"the generator was not trained: held-out accuracy {_format_way(start, end)}"
+    way = f"held-out accuracy {start:.3f} → {end:.3f} ({end - start:+.3f}"
+    if problems < FEW:
+        return f"whether the generator changed cannot be told: {way}; {problems} problems are too few)"
+    chance = estimate_chance(start, end, problems)
     ways = ("better", "worse")
     verdict = f"got {ways[end < start]}" if abs(end - start) > chance else "changed by no more than chance can explain"
-    bound = f"on {record.config.eval.problems} problems chance alone explains ±{chance:.3f}"
-    return f"the generator {verdict}: held-out accuracy {start:.3f} → {end:.3f} ({end - start:+.3f}; {bound})"
+    return f"the generator {verdict}: {way}; on {problems} problems chance alone explains ±{chance:.3f})"
+
+
+def _format_way(start: float, end: float) -> str:
+    """Format the start and the end of a metric, once if they are the same."""
+    ends = dict.fromkeys((f"{start:.3f}", f"{end:.3f}"))
+    return " → ".join(ends)
 
 
 def estimate_chance(start: float, end: float, problems: int) -> float:
     """Estimate how far two accuracies may differ by the choice of problems alone (95 %).
 
-    A bound from above: as if each problem were solved by all samples or by none, and both were measured on other problems.
+    As if each problem were solved by all samples or by none, and both were measured on other problems. Two solved and two
+    failed ones are added to each (Agresti and Coull), since nothing solved of a few problems is not nothing solved of all.
     """
-    spread = sum(min(max(p, 0.0), 1.0) * (1 - min(max(p, 0.0), 1.0)) for p in (start, end))
-    return SURE * math.sqrt(spread / max(problems, 1))
+    shares = ((min(max(p, 0.0), 1.0) * problems + 2) / (problems + 4) for p in (start, end))
+    return SURE * math.sqrt(sum(p * (1 - p) for p in shares) / (problems + 4))
 
 
 def _describe_verifier(record: Record) -> str:
-    values = record.get_curve(F1)[1]
-    if not values:
+    metric = next((metric for metric in VERIFIER if record.get_curve(metric)[1]), None)
+    if metric is None:
         return ""
+    values, what = record.get_curve(metric)[1], VERIFIER[metric]
     start, end = values[0], values[-1]
     if len(values) == 1:
-        return f"the verifier's F1 on first errors is {start:.3f}"
-    bounds = [record.get_curve(f"{F1}_{side}")[1] for side in ("low", "high")]
+        return f"the verifier's {what} is {start:.3f}"
+    if not _is_trained(record, "verifier"):
+        return f"the verifier was not trained: {what} {_format_way(start, end)}"
+    bounds = [record.get_curve(f"{metric}_{side}")[1] for side in ("low", "high")]
     if not all(bounds):
-        return f"the verifier's F1 on first errors went {start:.3f} → {end:.3f}"
+        return f"the verifier's {what} went {start:.3f} → {end:.3f}"
     low, high = (edge[-1] for edge in bounds)
     verdict = "got better" if start < low else "got worse" if start > high else "cannot be told from its start"
-    return f"the verifier {verdict}: F1 on first errors {start:.3f} → {end:.3f} [{low:.3f}, {high:.3f}]"
+    return f"the verifier {verdict}: {what} {start:.3f} → {end:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _describe_work(record: Record) -> str:
-    """Say how many turns there were, of whom, and what they cost; empty if nobody has learned."""
+def _describe_others(record: Record, told: Collection[str]) -> list[str]:
+    """Say what was measured first of each agent of which nothing is told yet: of those that learned, or, where nothing at all
+    is told, of all. What the recipe names as its own comes before other metrics."""
+    name = record.config.recipe
+    own: Any = RECIPES.get(name).measures if name in RECIPES else ()  # a property where they follow from the options
+    wanted = [f"eval/{metric}" for metric in own] if isinstance(own, tuple) else []
+    known = [metric for metric in dict.fromkeys([*wanted, *record.metrics("eval/")]) if record.get_curve(metric)[1]]
+    first: dict[str, str] = {}
+    for metric in known:
+        agent, _, rest = metric.removeprefix("eval/").partition("/")
+        if rest and agent not in told and (not told or agent in _count_turns(record)):
+            first.setdefault(agent, metric)
+    chosen = list(first.values()) or ([] if told else known[:1])
+    return [_describe_measured(metric, record.get_curve(metric)[1]) for metric in chosen]
+
+
+def _describe_measured(metric: str, values: Sequence[float]) -> str:
+    agent, _, what = metric.removeprefix("eval/").partition("/")
+    way, name = _format_way(values[0], values[-1]), f"the {agent}'s {what}" if what else agent
+    return f"{name} {'went' if '→' in way else 'is'} {way}"
+
+
+def _count_turns(record: Record) -> dict[str, int]:
+    """Count the turns of each agent that learned."""
     learned: dict[str, int] = {}
     for row in record.rows:
         if row.get("learner"):
             learned[str(row["learner"])] = learned.get(str(row["learner"]), 0) + 1
+    return learned
+
+
+def _describe_work(record: Record) -> str:
+    """Say how many turns there were, of whom, and what they cost; empty if nobody has learned."""
+    learned = _count_turns(record)
     if not learned:
         return ""
     turns = " and ".join(f"{count} turn{'s' * (count > 1)} of the {agent}" for agent, count in learned.items())
@@ -96,10 +157,18 @@ def describe_comparison(result: Mapping[str, Any]) -> str:
     where = f"in {f'the {who}’s {what}' if what else who} on {result['split']}"
     if not found:
         return f"Nothing can be told {where}: no arm and the baseline {short.get(baseline, baseline)} have a seed in common."
-    seeds = len(result["seeds"])
-    matched = f"{seeds} seed{'s' * (seeds > 1)}, {result['match']} matched"
-    told = "; ".join(_describe_difference(one, short) for one in found)
-    return f"Against {short.get(baseline, baseline)}, {where} ({matched}): {told}."
+    paired = {one["arm"]: len(one["seeds"]) for one in found}
+    alike = len(set(paired.values())) == 1
+    of_all = [_count_seeds(len(found[0]["seeds"]))] if alike else []
+    matched = ", ".join([*of_all, f"{result['match']} matched"])
+    told = [_describe_difference(one, short) + ("" if alike else f", {_count_seeds(paired[one['arm']])}") for one in found]
+    alone = [short.get(arm, arm) for arm in result["arms"] if arm != baseline and arm not in paired]
+    told += [f"{arm} has no pair with the baseline" for arm in alone]
+    return f"Against {short.get(baseline, baseline)}, {where} ({matched}): {'; '.join(told)}."
+
+
+def _count_seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
 
 
 def _describe_difference(one: Mapping[str, Any], short: Mapping[str, str]) -> str:
