@@ -2,6 +2,7 @@
 
     python scripts/real_results.py gather runs/real docs/results/real/NAME.json    # reads the run folders of the sweep
     python scripts/real_results.py table docs/results/real/NAME.json               # prints the table in Markdown
+    python scripts/real_results.py table FIRST.json SECOND.json                    # of several series, the oldest first
 
 For each agent: outputs, the share of them that could be read, the share that was cut at the limit, the commonest reasons why
 one could not be read, and one output by chance with the prompt before it. For each run: the share of rows that taught
@@ -28,6 +29,8 @@ from milonga.systems.index import CLAIMS
 COLUMNS = ("id", "agent", "targets", "text", "ids", "turns", "logprobs", "finish", "invalid", "correct")
 MOST = 4000
 """Most characters of a prompt, and of an output, that are kept of a transcript; the middle of a longer one is left out."""
+MARKS = "†‡§¶"
+"""Marks of rows from older series, the newest of these first."""
 READABLE = 0.8
 """A smaller share of readable outputs is marked in the table."""
 
@@ -122,16 +125,33 @@ def shorten(text: str) -> str:
     return text if len(text) <= MOST else f"{text[:half]}\n[… {len(text) - MOST} characters …]\n{text[-half:]}"
 
 
-def write_table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Write the table: a line for each run."""
+def combine(series: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Combine series of runs, the oldest first: of each run the last that came to its end, or else the last of all; with each
+    how many series are newer than its own."""
+    found: dict[str, tuple[Mapping[str, Any], int]] = {}
+    for age, runs in zip(reversed(range(len(series))), series, strict=True):
+        for run in runs:
+            if run["finished"] or run["name"] not in found or not found[run["name"]][0]["finished"]:
+                found[run["name"]] = (run, age)
+    return list(found.values())
+
+
+def write_table(*series: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Write the table of one series or of several, the oldest first: a line for each run, marked where an older one has it."""
     yield "| system | task | readable (cut), by agent | signal | metric | before → after | s a turn |"
     yield "|---|---|---|---|---|---|---|"
-    for run in sorted(runs, key=lambda run: run["recipe"]):
+    for run, age in sorted(combine(series), key=lambda pair: pair[0]["recipe"]):
         agents = ", ".join(f"{name} {format_share(agent)}" for name, agent in run["agents"].items())
         ending = "" if run["finished"] else f", {run['turns']} turns only"
         values = f"{format_number(run['before'])} → {format_number(run['after'])}"
-        cells = [f"`{run['recipe']}`{ending}", run["task"], agents, format_number(run["signal"])]
+        mark = f" {MARKS[age - 1]}" if age else ""
+        cells = [f"`{run['recipe']}`{mark}{ending}", run["task"], agents, format_number(run["signal"])]
         yield f"| {' | '.join([*cells, run['metric'] or '', values, format_number(run['seconds'])])} |"
+
+
+def write_legend(older: Sequence[Path]) -> Iterator[str]:
+    """Write what the marks of a table mean: the file of each older series, the newest of them first."""
+    yield from (f"{mark} of [`{file.name}`]({file.parent.name}/{file.name})" for mark, file in zip(MARKS, older, strict=False))
 
 
 def format_share(agent: Mapping[str, Any]) -> str:
@@ -151,11 +171,17 @@ def main() -> None:
     gathering.add_argument("runs", type=Path)
     gathering.add_argument("file", type=Path)
     gathering.add_argument("--study", type=Path, help="only the runs of this study's blocks, where a folder has others too")
-    steps.add_parser("table", help="print the table").add_argument("file", type=Path)
+    printing = steps.add_parser("table", help="print the table")
+    printing.add_argument("files", type=Path, nargs="+", help=f"files of gather, the oldest first (at most {len(MARKS) + 1})")
     args = parser.parse_args()
     if args.step == "gather":
         args.file.write_text(json.dumps(gather(args.runs, args.study), indent=1, ensure_ascii=False) + "\n")
-    print(*write_table(json.loads(args.file.read_text())), sep="\n")
+    files = [args.file] if args.step == "gather" else args.files
+    if len(files) > len(MARKS) + 1:
+        parser.error(f"at most {len(MARKS) + 1} files: there are no marks for more")
+    print(*write_table(*(json.loads(file.read_text()) for file in files)), sep="\n")
+    if older := files[-2::-1]:
+        print("", *write_legend(older), sep="\n")
 
 
 if __name__ == "__main__":

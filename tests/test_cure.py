@@ -226,6 +226,19 @@ PLAIN = [
         ("even_num", (23,), False),
         0.5,
     ),
+    # Written by Qwen2.5-Coder-1.5B-Instruct.
+    (
+        "`count_char(\"hello\", 'l') == 2`\n\nThis test calls `count_char` with the string \"hello\" and the character 'l'. As "
+        "per the function's specification, it should return the number of times 'l' appears in \"hello\", which is 2.",
+        ("count_char", ("hello", "l"), 2),
+        0.5,
+    ),
+    (
+        "Here is one test of the `count_Pairs` function:\n\n```python\ncount_Pairs([2, 2, 2, 2], 4) == 6\n```\n\nA right "
+        "program that solves this inputs would return the expected output, which is `6`.",
+        ("count_Pairs", ([2, 2, 2, 2], 4), 6),
+        0.5,
+    ),
     ("### Input\n```\nf([1, 2], n=3)  # three\n```\nOutput: `[4]`", (None, ([1, 2], 3), [4]), 0.5),
 ]
 
@@ -242,6 +255,10 @@ NO_TESTS = [
     "```python\ndef even_num(x):\n    return x % 2 == 0\n```",  # so wrote Qwen2.5-Coder-0.5B-Instruct
     "Call `f(3)`, which is `9`.",  # neither is named, and one piece of code is not both
     "It gives \\boxed{9}.",
+    # Two, by the same 1.5B (shortened): which is the test is not said.
+    "```python\ncount_Pairs([1, 1, 1, 1], 4) == 6\n```\n\nA wrong one:\n\n```python\ncount_Pairs([1, 1, 1, 2], 4) == 3\n```",
+    "```python\nprint(f(3) == 9)\n```",
+    "`f(range(3)) == 3`",
     "Input: `3`",
     '#### Input\nThe program will read an integer.\n```python\nn = int(input("Enter an integer n: "))\n```',
 ]

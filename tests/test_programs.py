@@ -239,3 +239,58 @@ def test_no_text_breaks_a_reader(text: str) -> None:
         for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect), Abducer(dialect)):
             found = role.parse(text)
             assert found.is_valid == (found.invalid is None) and 0 <= found.format <= 1
+
+
+# Written by Qwen2.5-Coder-1.5B-Instruct, the longer ones shortened, with the inputs that a person reads in them.
+LOOSE_INPUTS = {
+    "inline code of a list": (
+        'Here are six different inputs for the function `f(warnings)`:\n\n1. `"bogus13"`\n2. `"somethingSpecial"`\n'
+        '3. `"noWarning"`\n4. `"feelTheThunder"`\n5. `"anyword"`\n6. `""`\n\nEach of these inputs will trigger a '
+        "different output based on the logic inside the function `f(warnings)`.",
+        ("'bogus13'", "'somethingSpecial'", "'noWarning'", "'feelTheThunder'", "'anyword'", "''"),
+    ),
+    "with what is said about it": (
+        "Here are six different inputs for the function `f(x)`:\n\n"
+        "1. `[1]` - The first and last elements of `[1]` are both `1`.\n"
+        "2. `[True, False]` - The first and last elements of `[True, False]` are `True` and `False`.\n"
+        "3. `[None]` - The first and last elements of `[None]` are `None`.\n\nThese inputs should show how it works.",
+        ("[1]", "[True,False]", "[None]"),
+    ),
+    "calls of input": (
+        "```python\ninput([1, 2])\ninput([1, 3])\ninput([-1, 2, 3])\n```",
+        ("[1,2]", "[1,3]", "[-1,2,3]"),
+    ),
+    "a block for each call": (
+        "Here are six different inputs for the function `f` (which calculates the sum of a list of numbers):\n\n"
+        "```python\nf([])\n```\n\nIt will return `0`\n\n```python\nf([1,2,3])\n```\n\nIt will return `6`\n\n"
+        "```python\nf([-1 plea, -2 plea])\n```\n\nIt will return `-15 plea`",
+        ("[]", "[1,2,3]"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "inputs"), LOOSE_INPUTS.values(), ids=list(LOOSE_INPUTS))
+def test_inputs_are_found_without_a_block_of_their_own(text: str, inputs: tuple[str, ...]) -> None:
+    found = InputProposer("plain", 6).parse(text)
+    assert found.value == Inputs(inputs) and found.format == pytest.approx(len(inputs) / 12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\n...\n...\nsin(0)\nsin(1)\nsin(2)\n...\n...\n```",  # by the same model: to be computed first
+        '```python\ninput("Enter a number: ")\ninput("Enter another: ")\n```',
+        "1. `f` takes a list.\n2. `f([1, 2]` is not closed.",
+        "```python\nf([1])\nf([2])\n```\n\n```python\nprint(f([1]))\n```",  # the last block is what counts
+    ],
+)
+def test_calls_of_other_functions_are_no_inputs(text: str) -> None:
+    assert not InputProposer("plain", 6).parse(text).is_valid
+
+
+def test_a_fence_with_a_name_ends_the_block_above_it() -> None:
+    """So wrote Qwen2.5-Coder-1.5B-Instruct: it forgot to close the program."""
+    written = '```python\ndef f(n):\n    return "Over 999" if n > 999 else "Under"\n\n```input\n200\n```\n\n```\n'
+    program = 'def f(n):\n    return "Over 999" if n > 999 else "Under"'
+    assert ProgramProposer("plain").parse(written).value == Program(program, "200")
+    assert [block.name for block in find_fenced_blocks("```python\n1\n``` input\n2\n```")] == ["python"], "no name, no end"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from engine_helpers import model_folder
 from milonga.comparing.study import read_studies
@@ -14,7 +15,7 @@ from milonga.systems.index import RECIPES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from real_results import gather
+from real_results import combine, gather, write_legend
 from real_results import write_table as write_results
 from real_systems import prepare
 
@@ -76,3 +77,41 @@ def test_results_have_a_row_for_each_run_and_a_transcript_for_each_agent(tmp_pat
     assert gather(tmp_path / "out") == [run], "chance chooses the same transcripts again"
     *_, row = write_results([run | {"agents": {"generator": {"readable": 0.5, "cut": 0.25}}, "signal": None}])
     assert row.startswith("| `tango` | chain | generator **50% (25%)** | – | generator/accuracy | ")
+
+
+def make_run(recipe: str, finished: bool, signal: float) -> dict[str, Any]:
+    measured = {"turns": 2, "seconds": 1.0, "metric": None, "before": None, "after": None, "agents": {}}
+    return {
+        "name": f"here/{recipe}/seed-0",
+        "recipe": recipe,
+        "task": "chain",
+        "finished": finished,
+        "signal": signal,
+        **measured,
+    }
+
+
+def test_of_several_series_the_last_finished_run_counts_or_else_the_last() -> None:
+    first = [
+        make_run("grpo", True, 0.1),
+        make_run("tango", True, 0.2),
+        make_run("score", False, 0.3),
+        make_run("gar", True, 0.4),
+    ]
+    second = [make_run("grpo", False, 0.5), make_run("tango", True, 0.6), make_run("score", False, 0.7)]
+    third = [make_run("score", True, 0.8), make_run("sft", False, 0.9)]
+    found = {run["recipe"]: (run["signal"], age) for run, age in combine([first, second, third])}
+    assert found == {"grpo": (0.1, 2), "tango": (0.6, 1), "score": (0.8, 0), "gar": (0.4, 2), "sft": (0.9, 0)}
+    rows = [row.split(" | ")[0] for row in write_results(first, second, third)][2:]
+    assert rows == ["| `gar` ‡", "| `grpo` ‡", "| `score`", "| `sft`, 2 turns only", "| `tango` †"]
+    assert list(write_legend([Path("real/b.json"), Path("real/a.json")])) == [
+        "† of [`b.json`](real/b.json)",
+        "‡ of [`a.json`](real/a.json)",
+    ]
+
+
+def test_the_page_has_the_table_of_its_files() -> None:
+    """Every number of the page's table is that of the files beside it."""
+    page = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
+    series = [json.loads((ROOT / "docs" / "results" / "real" / name).read_text()) for name in ("h200.json", "h200-2.json")]
+    assert "\n".join(write_results(*series)) in page

@@ -30,6 +30,8 @@ FENCE_NAME = re.compile(
 )
 """The word behind a fence with a mark behind it, and then what was asked for, as in "```output. 3", or Python; what follows in
 `python: main.py` is the name of a file."""
+OPENING = re.compile(rf"{MARK}[A-Za-z]\w*")
+"""A fence that opens a block and can close none: a model that forgot to close the block above it writes one within that."""
 LABELS = {
     name: re.compile(rf"{name}s?(?:[ \t]*,|(?:[ \t]?\d{{1,3}})?[ \t]*(?::|\.(?!\w)))\s*", re.IGNORECASE)
     for name in ("input", "output")
@@ -37,6 +39,10 @@ LABELS = {
 """The label before a value, by what it is: `Input: 3`, `input, 3`, `Input 2: 3`."""
 NUMBER = re.compile(r"\s*(?:\d{1,3}[.):]|[-*•])\s+")
 """What may stand before an item of a list."""
+LISTED = re.compile(NUMBER.pattern + r"`([^`\n]+)`\s*(?:(?:[-–—:.,(=]|→).*)?")
+"""An item of a list that begins with inline code, and may go on with what is said about it."""
+COMPARED = re.compile(r"[A-Za-z_]\w*\(.*\)\s*==.+")
+"""A line that compares a call with something."""
 LONGEST = 500
 """Characters of a line of prose that may hold what is looked for."""
 
@@ -51,12 +57,16 @@ class Block:
 
 
 def find_fenced_blocks(text: str) -> list[Block]:
-    """Find the code blocks of a text, in order. The last fence may be left open, and a block may stand on one line."""
+    """Find the code blocks of a text, in order. The last fence may be left open, and so may one above a fence
+    with a name; a block may stand on one line."""
     blocks: list[Block] = []
     opened, heading = None, ""
     lines: list[str] = []
     for line in text.split("\n"):
         bare = line.strip()
+        if opened is not None and OPENING.fullmatch(bare):
+            blocks.append(_make_block(opened, heading, lines))
+            opened = None
         if opened is None and bare.startswith(MARK):
             inner = bare.removeprefix(MARK)
             marked = FENCE_NAME.match(inner)
@@ -86,7 +96,7 @@ def _list_prose(text: str) -> list[str]:
     for line in text.split("\n"):
         bare = line.strip()
         if bare.startswith(MARK) and not bare.removeprefix(MARK).endswith(MARK):
-            is_open = not is_open
+            is_open = not is_open or OPENING.fullmatch(bare) is not None
         elif not is_open:
             lines.append(line)
     return lines
@@ -169,6 +179,36 @@ def list_items(text: str) -> list[str]:
         if line.strip() and not is_inside:
             lines.append(line[mark.end() if (mark := NUMBER.match(line)) else 0 :].strip())
     return lines
+
+
+def list_inputs(text: str, entry: str) -> tuple[list[str], bool]:
+    """List the lines of a text that may be inputs for a function, and whether they stand in a block called `input`. Else they
+    are those of the last block, with the other blocks of calls where it has only calls; or the inline code that begins the
+    items of a list. Calls of other functions are none: their arguments are no input."""
+    bodies = [(block.name, list_items(block.body)) for block in find_fenced_blocks(text)]
+    named = [lines for name, lines in bodies if name == "input"]
+    own = re.compile(rf"(?:{re.escape(entry)}|input(?=\((?![\s'\"])))\(.*\)")  # `input("Name?")` would ask a user
+    called = [lines for _, lines in bodies if all(own.fullmatch(COMMENT.sub("", line)) for line in lines)]
+    if not bodies:
+        found = [item[1] for line in text.split("\n") if (item := LISTED.fullmatch(line))] or list_items(text)
+    else:
+        chosen = named or (called if bodies[-1][1] in called else [bodies[-1][1]])
+        found = [line.removeprefix("input") if own.fullmatch(line) else line for lines in chosen for line in lines]
+    return [line for line in found if not _calls_another(line, entry)], bool(named)
+
+
+def _calls_another(line: str, entry: str) -> bool:
+    """Whether a line is a call of another function, as `sin(0)`."""
+    call = CALL.fullmatch(COMMENT.sub("", line))
+    return call is not None and call["name"] != entry and not hasattr(builtins, call["name"])
+
+
+def find_comparison(text: str) -> str:
+    """Find the one comparison of a call with something that stands on a line of its own in a block, or in inline code, and
+    write it as an assertion; of several none is the one."""
+    code = [line for block in find_fenced_blocks(text) for line in block.body.split("\n")]
+    found = {line.strip() for line in [*code, *INLINE.findall(text)] if COMPARED.fullmatch(line.strip())}
+    return f"assert {found.pop()}" if len(found) == 1 else ""
 
 
 def parse_named_answer(text: str, name: Literal["input", "output"], thought_steps: bool) -> Parsed:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.coder import Coder
-from milonga.roles.fences import clean_arguments, find_fenced_blocks, find_named, list_items, parse_named_answer
+from milonga.roles.fences import clean_arguments, find_fenced_blocks, find_named, list_inputs, parse_named_answer
 from milonga.roles.prose import skip_thought
 from milonga.roles.solver import LOOSE_FORMAT, StepSolver
 from milonga.roles.tags import find_tags
@@ -180,10 +180,8 @@ class InputProposer(Role):
         return Parsed(Inputs(found), 1.0) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
 
     def _parse_plain(self, text: str) -> Parsed:
-        """Parse the lines of the blocks called `input`, or else those of the last block, that are different inputs."""
-        blocks = find_fenced_blocks(text)
-        named = [block.body for block in blocks if block.name == "input"]
-        lines = list_items("\n".join(named or [block.body for block in blocks[-1:]] or [text]))
+        """Parse the lines that are different inputs; those outside of a block called `input` have a lower format score."""
+        lines, named = list_inputs(text, ENTRY)
         calls = [parse_call(given) for line in lines if (given := clean_arguments(line)) is not None]
         found = tuple(dict.fromkeys(call[0] for call in calls if call is not None))[: self.count]
         score = (1.0 if named else LOOSE_FORMAT) * len(found) / self.count

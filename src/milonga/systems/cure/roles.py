@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.fences import clean_arguments, clean_literal, find_fenced_blocks, find_labelled, join_inline
+from milonga.roles.fences import clean_arguments, clean_literal, find_comparison, find_fenced_blocks, find_labelled, join_inline
 from milonga.roles.prose import skip_thought
 from milonga.roles.tags import find_sequence, find_tags
 from milonga.roles.templates import load_packaged_prompt
@@ -122,8 +122,10 @@ def _parse_tagged(text: str) -> Parsed:
 
 
 def _parse_plain(text: str) -> Parsed:
-    """Parse the last assertion of the last block that has one, the text or inline code; or else the named input and output."""
-    for code, form in [*((b.body, 1.0) for b in find_fenced_blocks(text)[::-1]), (text, SEVERAL), (join_inline(text), SEVERAL)]:
+    """Parse the last assertion of the last block that has one, the text or inline code, or a comparison in its place; or else
+    the named input and output."""
+    others = (text, join_inline(text), find_comparison(text))
+    for code, form in [*((b.body, 1.0) for b in find_fenced_blocks(text)[::-1]), *((other, SEVERAL) for other in others)]:
         if tests := parse_written_tests(code):
             entry, (arguments, expected) = tests[-1]
             return Parsed(UnitTest(arguments, expected, entry=entry), form if len(tests) == 1 else SEVERAL)
