@@ -252,6 +252,7 @@ def test_a_value_that_is_advised_can_be_copied(copy: Path) -> None:
         "turn": 1,
         "learner": "generator",
         "rollouts/generator/invalid_rate": 0.5,
+        "learn/generator/entropy": 1.0,
         "learn/generator/kl": 2.0,
         "learn/generator/lr": 4e-5,
     }
