@@ -53,7 +53,7 @@ def test_names_read_from_the_sources_are_those_of_the_registries() -> None:
 
 CASES: list[tuple[Sequence[str], set[str]]] = [
     (["re"], {"report", "resume"}),
-    (["run", "tan"], {"tango", "tango_code", "tango_free", "tango_free_adversary"}),
+    (["run", "tan"], {"tango", "tango_balanced", "tango_code", "tango_free", "tango_free_adversary"}),
     (["run", "mine.py", ":"], {"Mine"}),
     (["run", "grpo", "--task", "last"], {"last_letter"}),
     (["show", ""], {"runs/first"}),

@@ -548,9 +548,10 @@ def test_planning_needs_no_torch() -> None:
 
 def test_the_command_prints_tables_with_model_beside_every_number(milonga: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "width", 200)  # workers of pytest have a width of their own
-    done = milonga("plan", "--generator", "7b", "--verifier", "7b", "--gpus", "64")
+    done = milonga("plan", "--generator", "7b", "--verifier", "7b", "--gpus", "64", "--all")
     assert done.code == 0 and done.err == ""
-    numbers = [line for line in done.out.splitlines() if line.startswith(("│ a turn", "│ GPU", "│   ", "│ bound", "│ cost"))]
+    rows = (" a turn", " GPU", "   from", "   sampling", " bound", " cost")
+    numbers = [line for line in done.out.splitlines() if line.startswith(rows)]
     assert len(numbers) == 9 and all(line.count("model") == 2 for line in numbers)
     for word in (
         "qwen2.5-7b",
