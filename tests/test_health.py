@@ -60,6 +60,12 @@ def test_a_run_that_is_well_has_no_findings() -> None:
     assert find(make_rows()) == [] and find([]) == [] and find(make_rows()[:1]) == []
 
 
+def test_what_was_cut_is_not_called_unreadable_too() -> None:
+    """It mostly cannot be read, and another prompt would not help."""
+    rows = make_rows(rollouts__generator__truncated_rate=1.0, rollouts__generator__invalid_rate=0.94)
+    assert [one.badge for one in find(rows)] == ["truncated"]
+
+
 def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None:
     """Beyond the bound it is said, to the word; just inside of it, nothing is."""
     said: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -283,9 +283,11 @@ def test_a_pair_without_a_verifier_says_what_it_can(milonga: Command, tmp_path: 
 
     run("grpo", turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
     file = lines(tmp_path / "problems.jsonl", [RIGHT_PROBLEM])
-    done = milonga("solve", tmp_path / "run", file)
+    done = milonga("solve", tmp_path / "run", file, "--rank", "verifier")
     assert done.code == 2 and "has no verifier" in done.err and "--rank vote needs none" in done.err
     assert milonga("solve", tmp_path / "run", file, "--rank", "vote").code == 0
+    plain = milonga("solve", tmp_path / "run", file)
+    assert plain.code == 0 and "by vote" in plain.err, "nobody has to know what was not trained"
     solutions = lines(tmp_path / "solutions.jsonl", [RIGHT_SOLUTION])
     assert "recipe 'grpo' has no verifier" in milonga("verify", tmp_path / "run", solutions).err
 

@@ -263,7 +263,8 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
             )
             text = f"{format_share(cut)} of the {agent}'s outputs are cut at the limit of their length"
             yield Finding("truncated", text, severe=cut >= MOST, subject=agent, **raised)
-        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE):
+        # Where more outputs are cut than cannot be read, that is why, and has been said.
+        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and invalid >= cut:
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
             yield Finding("unreadable", text, severe=invalid >= MOST, subject=agent, **_advise_on_reading(run, agent))
 

@@ -22,34 +22,40 @@ AT_ONCE = 256
 T = TypeVar("T")
 
 
-def parse_rank(name: str) -> Rank:
+def parse_rank(name: str | None) -> Rank | None:
+    """Parse a rank; without a name it is chosen by what was trained."""
+    if name is None:
+        return None
     found = next((rank for rank in RANKS if rank == name), None)
     if found is None:
         raise ConfigError(f"unknown --rank '{name}': use {', '.join(RANKS)}")
     return found
 
 
-def _open_pair(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
-    """Open the pair that a rank needs: a vote needs no verifier, so none is loaded."""
-    if rank == "vote":
-        return Pair.open(folder, ["generator"], **changes)
-    try:
-        return Pair.open(folder, ["generator", "verifier"], **changes)
-    except ConfigError as error:
-        hint = "; --rank vote needs none" if "has no verifier" in str(error) else ""
-        raise ConfigError(f"{error}{hint}") from None
+def _open_pair(folder: str | Path, rank: Rank | None, **changes: Any) -> tuple[Pair, Rank]:
+    """Open the pair that a rank needs: a vote needs no verifier, so none is loaded. Without a rank it is the verifier's, where
+    there is one, else a vote."""
+    if rank != "vote":
+        try:
+            return Pair.open(folder, ["generator", "verifier"], **changes), rank or "verifier"
+        except ConfigError as error:
+            if rank is not None or "has no verifier" not in str(error):
+                hint = "; --rank vote needs none" if "has no verifier" in str(error) else ""
+                raise ConfigError(f"{error}{hint}") from None
+    return Pair.open(folder, ["generator"], **changes), "vote"
 
 
 def solve_file(
-    folder: str | Path, file: Path, *, best_of: int, rank: Rank, checks: int, out: Path | None, **changes: Any
+    folder: str | Path, file: Path, *, best_of: int, rank: Rank | None, checks: int, out: Path | None, **changes: Any
 ) -> dict[str, Any]:
     """Answer all problems of a file and write the rows; return the summary."""
     given = read_items(file, ProblemItem)
     rights: list[bool] = []
     left_out = 0
-    with _open_pair(folder, rank, **changes) as pair, _open_writer(out) as target:
+    opened, by = _open_pair(folder, rank, **changes)
+    with opened as pair, _open_writer(out) as target:
         for some in _iterate_batches(given):
-            found = answer_problems(pair, [make_problem(one) for one in some], best_of, rank, checks)
+            found = answer_problems(pair, [make_problem(one) for one in some], best_of, by, checks)
             for one, answer in zip(some, found, strict=True):
                 row = _make_id_field(one) | answer_to_json(answer)
                 if one.item.answer is not None:
@@ -59,7 +65,7 @@ def solve_file(
                 target.write(to_json(row) + "\n")
             target.flush()
             _print_progress(some[-1].number, len(given), "problems")
-    summary = {"problems": len(given), "left_out": left_out, "rank": rank, "best_of": best_of, "checks": checks}
+    summary = {"problems": len(given), "left_out": left_out, "rank": by, "best_of": best_of, "checks": checks}
     return summary | {"graded": len(rights), "accuracy": mean(rights)}
 
 

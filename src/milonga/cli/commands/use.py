@@ -23,9 +23,12 @@ def solve(
     file: Annotated[Path, typer.Argument(help="JSON lines with a question (or problem), and an answer where it is known.")],
     best_of: Annotated[int, typer.Option(min=1, help="Solutions of each problem; one is decoded greedily.")] = 8,
     rank: Annotated[
-        str,
-        typer.Option(help="verifier: its best; vote: the most frequent answer; both: a vote weighted by the verifier's ranks."),
-    ] = "verifier",
+        str | None,
+        typer.Option(
+            help="verifier: its best; vote: the most frequent answer; both: a vote weighted by the verifier's ranks. "
+            "By default verifier, or vote where none was trained."
+        ),
+    ] = None,
     checks: Checks = 1,
     out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
     temperature: Annotated[float | None, typer.Option(help="The run's by default.")] = None,
