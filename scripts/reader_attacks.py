@@ -32,7 +32,7 @@ import milonga.text
 from milonga.roles import DIALECTS, Dialect, Role, StepSolver
 from milonga.roles.grades import Scale
 from milonga.tasks import TASKS, Task, make_task
-from milonga.types import Grade, Problem, Rollout
+from milonga.types import Grade, Problem, Rollout, Verification
 
 LAYERS = (milonga.roles, milonga.tasks, milonga.systems, milonga.patterns, milonga.credit, milonga.text)
 TEXTS = ("text", "message", "reply", "body", "answer", "conclusion", "worked", "one")
@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, Any] = {
     "answer": "7",
     "count": 3,
     "dialect": "tagged",
+    "entry": "f",
     "files": {"a.py": "x = 1\n"},
     "first": "think",
     "kind": "#",
@@ -65,6 +66,7 @@ ARGUMENTS: dict[str, Any] = {
     "rng": random.Random(0),
     "tests": {"test_a.py": "1=2"},
     "thought_steps": False,
+    "value": Verification((True, False), False),
     "words": ("CORRECT", "INCORRECT"),
 }
 """What the other arguments of a reader are called, and a value for each."""
