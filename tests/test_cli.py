@@ -82,7 +82,7 @@ def test_stdout_is_json_alone_and_the_rest_goes_to_stderr(finished: tuple[Path, 
     assert "before" in summary and "generator accuracy" in summary and f"milonga show {folder}" in summary
     assert "a checkpoint is" in progress and "learns verifier" in progress and "Traceback" not in done.err
     # Nothing but our own lines: loading bars and library warnings would hide them.
-    assert all(line.startswith(("a checkpoint is", "turn ")) for line in progress.splitlines()), done.err
+    assert all(line.startswith(("a checkpoint is", "measuring the start", "turn ")) for line in progress.splitlines()), done.err
 
 
 def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:
@@ -410,7 +410,7 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
     assert run.returncode == 130 and "Traceback" not in err
     said = ["stopping after this turn, with a checkpoint; Ctrl-C again stops at once"]
     said += [f"to go on from the last checkpoint: milonga resume {folder}", "milonga: stopped"]
-    assert [line for line in err.splitlines() if not line.startswith(("a checkpoint", "turn "))] == said
+    assert [line for line in err.splitlines() if not line.startswith(("a checkpoint", "measuring the start", "turn "))] == said
     newest = sorted(path.name for path in (folder / "checkpoints").iterdir())[-1]
     assert JsonLines(folder / "metrics.jsonl").rows()[-1]["turn"] == int(newest.removeprefix("turn-")), "nothing is lost"
     assert milonga("resume", folder).code == 0

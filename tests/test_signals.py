@@ -87,7 +87,9 @@ def test_a_run_that_is_told_to_stop_saves_a_checkpoint_and_says_how_to_go_on(num
     os.kill(run.pid, number)
     run.join()
     asked = f"stopping after this turn, with a checkpoint; {signal.Signals(number).name} again stops at once"
-    lines = [line for line in said.read_text().splitlines() if not line.startswith(("a checkpoint", "turn "))]
+    lines = [
+        line for line in said.read_text().splitlines() if not line.startswith(("a checkpoint", "measuring the start", "turn "))
+    ]
     assert lines == [asked, f"to go on from the last checkpoint: milonga resume '{folder}'", "milonga: stopped"]
     assert run.exitcode == 128 + number
     assert_nothing_is_lost(folder)

@@ -150,7 +150,7 @@ class Loop:
     def record_start(self) -> None:
         """Evaluate the initial policies as the baseline of all changes, and save the first checkpoint."""
         began, section = time.monotonic(), self.config.eval
-        self.view.say(f"measuring the start: {section.problems} problems, {section.samples + section.greedy} solutions of each")
+        self.view.say(f"measuring the start: {section.problems} x {section.samples + section.greedy} solutions")
         row = {"turn": 0, "learner": None, **self.evaluate()}
         self.rows.append(row)
         self.record(row, {"turn": 0, "eval_s": time.monotonic() - began})
