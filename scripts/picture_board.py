@@ -1,7 +1,7 @@
 """Pictures of the board for the docs: real runs, made where they are missing, seen in Chromium.
 
     python scripts/picture_board.py runs/pictures                      # writes docs/images/board-*.png
-    python scripts/picture_board.py runs/pictures --out /tmp/pictures --only runs
+    python scripts/picture_board.py runs/pictures --out pictures --only runs
 
 The runs are small ones of the embedded models, a quarter of an hour on two cores. Each picture is a page as a reader sees it at
 first, cut at a height; one of more than 200 kB is an error.
