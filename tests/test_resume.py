@@ -35,6 +35,7 @@ MOMENTS = {
     "the marker": ("milonga.runfolder.checkpoints", "write_atomically"),
     "the name of a checkpoint": ("pathlib", "Path.rename"),
     "the end": ("milonga.engine.local", "LocalEngine.export"),
+    "the note of a model": ("milonga.runfolder.note", "Note.write"),
 }
 """A kill comes just before the n-th call of these."""
 
@@ -93,6 +94,8 @@ def arm(moment: str, count: int) -> None:
             if moment == "a row":  # cut off in the middle of writing it
                 with args[0].path.open("a") as file:
                     file.write('{"turn": 1, "learner": "gen')
+            if moment == "the note of a model":  # what safetensors has beside a file until it is written
+                (args[1] / ".tmpQx3VbA").write_bytes(bytes(1000))
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **named)
 
@@ -177,6 +180,7 @@ def test_tango_killed_at_every_kind_of_moment_ends_in_the_same_bits(tango: tuple
         ("publishing", 1),
         ("rollouts", 1),
         ("the end", 2),  # all turns are done, one of the models is written
+        ("the note of a model", 2),
     ):
         die(folder, TANGO, moment, count)
     finish(folder, TANGO)

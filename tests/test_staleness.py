@@ -237,7 +237,8 @@ def test_a_permission_is_not_inherited(tmp_path: Path) -> None:
     (tmp_path / "allowed.py").write_text(OWN + "    overlap = ALLOWED\n")
     assert resolve([{"recipe": f"{tmp_path / 'allowed.py'}:Mine"}, PLACED]).config.staleness == 1
     assert RECIPES.get("tango_free_adversary").overlap == RECIPES.get("tango_free").overlap != ALLOWED
-    assert {n for n in RECIPES if RECIPES.get(n).overlap == ALLOWED} == {"grpo", "tango", "frozen", "oracle", "verifier_only"}
+    allowed = {"grpo", "tango", "frozen", "sequential", "oracle", "verifier_only"}
+    assert {n for n in RECIPES if RECIPES.get(n).overlap == ALLOWED} == allowed
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -34,7 +34,7 @@ from milonga.resolve import Plan
 from milonga.runfolder.changes import list_keys
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
-from milonga.runfolder.files import free_bytes, to_json, translate_disk_errors, write_atomically
+from milonga.runfolder.files import free_bytes, replace_folder, to_json, write_atomically
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import make_note
 from milonga.runfolder.origin import Origin
@@ -379,10 +379,10 @@ class Loop:
         self.ensure_checkpoint()
         for policy in filter(self.engine.has_weights, self.plan.policies):
             target = self.folder.path / "models" / policy
-            with translate_disk_errors(target):
-                self.engine.export(policy, target)
             agents = [agent for agent, name in self.plan.agents.items() if name == policy]
-            make_note(self.config, policy, agents, self.place.turn).write(target)
+            with replace_folder(target) as draft:
+                self.engine.export(policy, draft)
+                make_note(self.config, policy, agents, self.place.turn).write(draft)
         # Before the report, which says that the run is finished.
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")

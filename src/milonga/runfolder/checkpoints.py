@@ -20,7 +20,7 @@ from milonga.checksum import checksum
 from milonga.errors import RunFolderError
 from milonga.reading import SETTINGS, UNREADABLE, check_shape, explain_unreadable, read_json
 from milonga.reading import STATE as LARGEST_STATE
-from milonga.runfolder.files import sync_to_disk, translate_disk_errors, write_atomically
+from milonga.runfolder.files import replace_folder, sync_to_disk, write_atomically
 
 MARKER = "complete.json"
 STATE = "run.json"
@@ -69,22 +69,11 @@ class Checkpoints:
     def save(self, turn: int, state: dict[str, Any], save_engine: Callable[[Path], None]) -> Path:
         """Write everything into a draft folder, then the marker, then rename it to its final name."""
         final = self.path(turn)
-        draft = final.with_name(final.name + ".draft")
-        with translate_disk_errors(final):
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-            try:
-                save_engine(draft)
-                (draft / STATE).write_text(json.dumps(state, indent=1))
-                files = {path.name: _seal_file(path) for path in sorted(draft.iterdir())}
-                write_atomically(draft / MARKER, json.dumps({"turn": turn, "files": files}, indent=1))
-            except BaseException:
-                # Half-written files must not fill the disk further.
-                shutil.rmtree(draft, ignore_errors=True)
-                raise
-            shutil.rmtree(final, ignore_errors=True)
-            draft.rename(final)
-            sync_to_disk(self.folder)
+        with replace_folder(final) as draft:
+            save_engine(draft)
+            (draft / STATE).write_text(json.dumps(state, indent=1))
+            files = {path.name: _seal_file(path) for path in sorted(draft.iterdir())}
+            write_atomically(draft / MARKER, json.dumps({"turn": turn, "files": files}, indent=1))
         self._remove_old()
         return final
 

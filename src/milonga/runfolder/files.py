@@ -18,7 +18,7 @@ from milonga.reading import ROWS, UNREADABLE, explain_unreadable, parse_json, re
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (
-    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ENAMETOOLONG),
     errno.ENOENT,  # raised by some file systems, such as /proc, where nothing can be created
     *(errno.ELOOP, errno.ENXIO),  # a link or a pipe, which somebody else may have put in the place of a file of a run
 )
@@ -76,6 +76,28 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
         sync_to_disk(draft)
         draft.replace(path)
+        sync_to_disk(path.parent)
+
+
+@contextmanager
+def replace_folder(path: Path) -> Iterator[Path]:
+    """Write a folder whole: what the block writes into the draft takes the place of `path` at its end, with nothing of the old.
+
+    A killed writer leaves the draft alone, which the next one removes: libraries keep temporary files of their own beside what
+    they write, and a kill would leave those among the files of the folder.
+    """
+    draft = path.with_name(path.name + ".draft")
+    with translate_disk_errors(path):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            yield draft
+        except BaseException:
+            # Half-written files must not fill the disk further.
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        shutil.rmtree(path, ignore_errors=True)
+        draft.rename(path)
         sync_to_disk(path.parent)
 
 
