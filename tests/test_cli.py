@@ -14,6 +14,7 @@ import time
 import tomllib
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.core import TyperGroup
@@ -161,6 +162,22 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
     assert (resolved["turns"], resolved["batch"]["rollouts"], resolved["task"]["ops"]) == (5, 3, 2)
     assert resolve([resolved]).config.model_dump(mode="json") == as_json.json["config"]
     assert list(tmp_path.iterdir()) == []
+    said = as_json.json["learning"]
+    assert plain.out.endswith("".join(f"# {line}\n" for line in said)) and said[0].endswith("of the verifier")
+    assert said[1:] == [f"{who}: learning rate 0.0001, constant, after 0 steps of warm-up" for who in ("generator", "verifier")]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "turns"),
+    [
+        ("grpo", {}, ""),
+        ("tango", {"options": {"warmup": 2}}, "8 turns: 5 of the generator, as `turns` says, and 3 of the verifier"),
+        ("tango", {"options": {"warmup": 2}, "budget": {"tokens": 1000}}, ""),
+        ("grpo", {"bootstrap": 2}, "7 turns: 5 of the generator, as `turns` says, and 2 of the generator before"),
+    ],
+)
+def test_turns_beside_those_of_the_lead_agent_are_explained(recipe: str, settings: dict[str, Any], turns: str) -> None:
+    assert resolve([{"recipe": recipe, "turns": 5, **settings}]).describe_turns() == turns
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ def test_rewards_pay_where_nothing_is_known_and_accuracy_is_not_measured(tmp_pat
     assert report["generator"]["reward"]["start"] > 1, "half the number of characters"
     row = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[-1]
     assert row["dropped"] == 0 and row["learn/generator/grad_norm"] > 0
+    assert {key for key in row if key.startswith("flow/")} == {"flow/rewards>generator"}
     measured = milonga.evaluate(tmp_path / "run", split="dev", problems=2)
     assert measured["generator/accuracy"] is None and measured["generator/reward"] > 1
 

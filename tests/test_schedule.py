@@ -100,6 +100,7 @@ def test_turns_until_counts_everyones_turns() -> None:
     schedule = warm_up("v", 2) + alternate(g=3, v=1)
     assert [schedule.count_turns_until("g", n) for n in (1, 3, 4, 6)] == [3, 5, 7, 9]
     assert schedule.count_turns_until("v", 4) == 10
+    assert schedule.count_turns_by_learner("g", 6) == {"g": 6, "v": 3}
     assert always("g").count_turns_until("g", 7) == 7
     assert always("g").count_turns_until("v", 1) is None
     assert warm_up("v", 2).count_turns_until("v", 3) is None

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
+import milonga
 from cases import TINY
 from helpers import Command
 from milonga.api import plan_run
 from milonga.cli.show import choose_curves, list_next_steps, title_metric
 from milonga.comparing.arms import plan_comparison
 from milonga.config import Config, RewardSection, parse_setting, to_toml
+from milonga.engine import Progress
 from milonga.health import Finding
 from milonga.resolve import resolve
-from milonga.runfolder.console import LiveView
+from milonga.runfolder.console import LiveView, Ticker
+from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import Record
 from milonga.systems.index import RECIPES
-from short import SHORT
+from short import SHORT, short_loop
 
 ACCURACY = "eval/generator/accuracy"
 TRUNCATED = Finding("truncated", "cut", "--set sampling.max_tokens=48", ("sampling.max_tokens",))
@@ -100,6 +103,61 @@ def test_what_is_wrong_is_said_once_while_it_lasts(monkeypatch: pytest.MonkeyPat
         view.add({"turn": turn}, health)
     said = [line for line in screen.getvalue().splitlines() if line.startswith("health")]
     assert said == [f"health: truncated: {text}" for text in ("10 % are cut", "12 % are", "30 % are cut")]
+
+
+def test_how_far_sampling_and_learning_are_is_said_after_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, said = iter((100.0, 110.0, 125.0, 140.0, 150.0, 170.0, 200.0)), list[str]()
+    monkeypatch.setattr("milonga.runfolder.console.time.monotonic", lambda: next(times))
+    ticker = Ticker(said.append)
+    for progress in (
+        Progress("generator", "sample", 8, 0, 8, 1, 64),
+        Progress("generator", "sample", 8, 2, 6, 16, 64),
+        Progress("generator", "sample", 8, 4, 4, 32, 64),
+        Progress("generator", "sample", 8, 8),
+        Progress("generator", "learn", 8, 2),
+        Progress("generator", "learn", 8, 6),
+    ):
+        ticker(progress)
+    assert said == [
+        "generator: 2 of 8 outputs written, the next 6 are at token 16 of at most 64  [0:15 < 0:19]",
+        "generator: 8 of 8 outputs written  [0:40 < 0:00]",
+        "generator: 2 of 8 rollouts learned from  [0:00 < 0:00]",
+        "generator: 6 of 8 rollouts learned from  [0:30 < 0:10]",
+    ]
+
+
+def test_an_engine_tells_how_far_it_is(tmp_path: Path) -> None:
+    told = list[Progress]()
+    with short_loop("grpo", tmp_path / "run") as loop:
+        loop.engine.watch = told.append
+        loop.run_turn()
+    sampled, learned = ([one for one in told if one.work == work] for work in ("sample", "learn"))
+    assert all(one.done >= 0 and one.done + one.writing <= one.total and one.tokens <= one.limit for one in told)
+    assert any(one.writing for one in sampled) and sampled[-1].done <= sampled[-1].total
+    assert learned[-1].done == learned[-1].total and {one.policy for one in told} == {"generator"}
+
+
+def test_a_run_without_evaluations_measures_nothing_and_can_be_measured_later(milonga: Command, tmp_path: Path) -> None:
+    config, out = tmp_path / "config.toml", tmp_path / "run"
+    config.write_text(to_toml({**TINY, "keep": {"rollouts_every": 1}, "sampling": {"max_tokens": 4}}))
+    run = milonga("run", "grpo", "--turns", "1", "--config", config, "--no-eval", "--out", out, "--json")
+    assert run.code == 0 and run.json["generator"]["accuracy"] == {"start": None, "end": None}
+    assert "nothing was measured on held-out problems" in run.err
+    rows = JsonLines(out / "metrics.jsonl").rows()
+    assert len(rows) == 2 and not any(key.startswith("eval/") for row in rows for key in row)
+    shown = milonga("show", out)
+    assert shown.code == 0 and "the solution was cut at the limit of tokens" in shown.out
+    measured = milonga("eval", out, "--split", "dev", "--problems", "2", "--json")
+    assert measured.code == 0 and 0 <= measured.json["generator/accuracy"] <= 1
+    refused = milonga("compare", "grpo", "tango", "--config", config, "--set", "eval.problems=0", "--dry-run")
+    assert refused.code == 2 and "eval.problems is 0" in refused.err
+
+
+def test_only_the_start_and_the_end_are_evaluated_if_none_are_between(tmp_path: Path) -> None:
+    settings = {**TINY, "eval": TINY["eval"] | {"every": 0}}
+    milonga.run("grpo", turns=3, out=tmp_path / "run", settings=settings, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    assert [ACCURACY in row for row in rows] == [True, False, False, True]
 
 
 def test_a_run_says_what_is_wrong_in_the_terminal_its_report_and_show_alike(milonga: Command, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from milonga.pair import Verdict
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, Verification
 from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer
-from milonga.using.items import ProblemItem, SolutionItem, read_items, validate_item
+from milonga.using.items import ProblemItem, SolutionItem, find_problem_fields, read_items, validate_item
 
 PROBLEM = make_foreign_problem("p", "3+4*5%100", "35")
 
@@ -101,6 +101,52 @@ def test_choosing_agrees_with_the_metrics_of_evaluations(told: list[tuple[str | 
 
 RIGHT_PROBLEM = {"question": "1+1%100"}
 RIGHT_SOLUTION = {"problem": "1+1%100", "steps": ["1+1=2"]}
+
+
+GSM8K = {"name": "gsm8k", "path": "gsm8k"}
+VERL = {
+    "name": "jsonl",
+    "path": "x.jsonl",
+    "fields": {"question": "prompt.0.content", "answer": "reward.truth"},
+    "pass_rate": [0, 1],
+}
+VERL_ROW = {"prompt": [{"role": "user", "content": "1+1?"}], "reward": {"truth": 2}, "id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("task", "named", "row", "expected"),
+    [
+        ({}, (None, None), {"problem": "1+1?", "answer": 2}, ("1+1?", 2)),
+        ({"name": "chain"}, (None, None), {"question": "1+1?"}, ("1+1?", None)),
+        (GSM8K, (None, None), {"question": "1+1?", "answer": "One and one.\n#### 2"}, ("1+1?", "2")),
+        (GSM8K, (None, None), {"question": "1+1?", "answer": "2"}, ("1+1?", "2")),
+        (GSM8K, (None, None), {"problem": "1+1?"}, ("1+1?", None)),
+        (VERL, (None, None), VERL_ROW, ("1+1?", 2)),
+        (VERL, (None, None), {"question": "1+1?", "answer": "2"}, ("1+1?", "2")),
+        (VERL, ("text", "gold"), {"text": "1+1?", "gold": "2", "question": "no"}, ("1+1?", "2")),
+        (
+            {"name": "jsonl", "path": "x.jsonl", "answer_in_box": True},
+            (None, "s"),
+            {"problem": "?", "s": r"so \boxed{2}"},
+            ("?", "2"),
+        ),
+    ],
+)
+def test_problems_are_read_by_the_fields_of_the_runs_own_data(
+    tmp_path: Path, task: dict[str, Any], named: tuple[str | None, str | None], row: dict[str, Any], expected: tuple[str, Any]
+) -> None:
+    (tmp_path / "some.jsonl").write_text(json.dumps(row))
+    fields = find_problem_fields(task, *named)
+    one = read_items(tmp_path / "some.jsonl", ProblemItem, fields.rename)[0]
+    assert (one.item.question, one.item.answer, one.record) == (*expected, row)
+
+
+def test_problems_in_a_table_and_a_field_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "some.csv").write_text("ask,gold\n1+1?,2\n")
+    found = read_items(tmp_path / "some.csv", ProblemItem, find_problem_fields({}, "ask", "gold").rename)
+    assert [(one.item.question, one.item.answer) for one in found] == [("1+1?", "2")]
+    with pytest.raises(DataError, match=r"some.csv, row 1: field 'no' is missing; the row has ask, gold"):
+        read_items(tmp_path / "some.csv", ProblemItem, find_problem_fields({}, "no", None).rename)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milonga.config import Config, expand_keys, read_toml
+from milonga.config import Config, EvalSection, expand_keys, read_toml
 from milonga.engine import Engine, factory
 from milonga.errors import ConfigError, DataError, RunFolderError, StalledError, UserError, explain_lost_memory
 from milonga.flags import RewardLike, list_rewards, make_layer
@@ -20,6 +20,7 @@ from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
 from milonga.recipe import Recipe
 from milonga.resolve import Plan, read_layer, resolve
+from milonga.runfolder.console import Ticker, print_to_stderr
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
@@ -85,6 +86,18 @@ def preview_placement(plan: Plan) -> list[str]:
     from milonga.engine.ray import preview
 
     return preview(plan.policies, plan.config.placement, plan.config.device, factory.get_vllm_section(plan.config))
+
+
+def preview_learning(plan: Plan) -> list[str]:
+    """Preview the turns of each agent, and the learning rate of each policy that learns, by default or as set."""
+    counted = plan.count_turns()
+    learning = [name for name in plan.policies if counted is None or any(plan.agents.get(who) == name for who in counted)]
+    rates = [
+        f"{name}: learning rate {section.learning_rate:g}, {section.schedule}, after {section.warmup_steps} steps of warm-up"
+        for name in learning
+        if (section := plan.policies[name]).endpoint is None
+    ]
+    return [line for line in [plan.describe_turns(), *rates] if line]
 
 
 def make_engine(plan: Plan) -> Engine:
@@ -320,9 +333,11 @@ def _run_loop(
     from milonga.runfolder.console import LiveView
     from milonga.runfolder.machine import describe_machine
 
-    total = plan.schedule.count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
+    counted = plan.count_turns()
+    total = None if counted is None else counted.total()
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
     with LiveView(title, total, quiet) as view, explain_lost_memory(TO_LEARN), closing(make_engine(plan)) as engine:
+        engine.watch = view.watch
         loop = Loop(plan, engine, folder, view)
         if origin is not None:
             for what in origin.notes:
@@ -391,10 +406,14 @@ def evaluate(
     refuse_unknown_options(
         "an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems")
     )
-    found = load_finished_run(Path(path), {"eval": {"split": "test"} | given}, trust)
+    from milonga.runfolder.folder import read_config
+
+    usual = {"split": "test", "problems": read_config(Path(path)).eval.problems or EvalSection().problems}
+    found = load_finished_run(Path(path), {"eval": usual | given}, trust)
     config = found.plan.config
     plan = replace(found.plan, rewards=load_rewards(config.rewards))
     run_context = make_run_context(plan, found.weights)
+    run_context.engine.watch = Ticker(print_to_stderr)
     with closing(run_context.engine):
         metrics = make_evaluator(plan, run_context)()
     head = {"run": str(path), "recipe": config.recipe, "turn": found.turn, "split": config.eval.split}

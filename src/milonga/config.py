@@ -242,12 +242,12 @@ class SamplingSection(Section):
 class EvalSection(Section):
     """What is measured on fixed held-out problems."""
 
-    every: int = Field(10, ge=1)
-    """Turns of the lead agent between evaluations; the start and the end are always evaluated."""
+    every: int = Field(10, ge=0)
+    """Turns of the lead agent between evaluations, beside those of the start and the end; 0: only these."""
     split: Literal["dev", "test"] = "dev"
     """Which held-out problems are used while training. Models are chosen on dev, reported on test."""
-    problems: int = Field(64, ge=1)
-    """Number of held-out problems."""
+    problems: int = Field(64, ge=0)
+    """Number of held-out problems; 0: nothing is evaluated, not even the start and the end."""
     samples: int = Field(4, ge=1)
     """Sampled solutions per problem, for accuracy, pass@k and best-of-k."""
     greedy: bool = True

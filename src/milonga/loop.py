@@ -35,6 +35,7 @@ from milonga.runfolder.changes import list_keys
 from milonga.runfolder.checkpoints import check_free_space
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.files import free_bytes, replace_folder, to_json, write_atomically
+from milonga.runfolder.flow import REWARDS
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import make_note
 from milonga.runfolder.origin import Origin
@@ -77,7 +78,8 @@ class Saved:
 def make_evaluator(plan: Plan, run_context: RunContext) -> Evaluator:
     """Make the evaluator of a plan's policies."""
     recipe, section = plan.recipe, plan.config.eval
-    bench = make_bench(plan.task, plan.roles.get(recipe.solving), section.bench, section.split)
+    size = section.bench if section.problems else 0
+    bench = make_bench(plan.task, plan.roles.get(recipe.solving), size, section.split)
     return Evaluator(run_context, section, tuple(bench), recipe.measure, recipe.solving, recipe.judging)
 
 
@@ -108,7 +110,12 @@ class Loop:
         for role in self.plan.roles.values():
             role.make_ready()
         for key, value in self.plan.task.describe().items():
-            self.view.say(f"{self.plan.task.name}: {key} {value}")
+            if not isinstance(value, Mapping):
+                self.view.say(f"{self.plan.task.name}: {key.replace('_', ' ')} {value}")
+            elif parts := [f"{name.replace('_', ' and ')} {count}" for name, count in value.items() if count]:
+                self.view.say(f"{self.plan.task.name}: {key.replace('_', ' ')}: {', '.join(parts)}")
+        if turns := self.plan.describe_turns():
+            self.view.say(turns)
 
     def open_trackers(self) -> None:
         """Open the trackers; they may fail, too, before anything is written."""
@@ -150,7 +157,8 @@ class Loop:
     def record_start(self) -> None:
         """Evaluate the initial policies as the baseline of all changes, and save the first checkpoint."""
         began, section = time.monotonic(), self.config.eval
-        self.view.say(f"measuring the start: {section.problems} x {section.samples + section.greedy} solutions")
+        if section.problems:
+            self.view.say(f"measuring the start: {section.problems} x {section.samples + section.greedy} solutions")
         row = {"turn": 0, "learner": None, **self.evaluate()}
         self.rows.append(row)
         self.record(row, {"turn": 0, "eval_s": time.monotonic() - began})
@@ -277,6 +285,8 @@ class Loop:
     def should_evaluate(self, phase: Phase, place: Place) -> bool:
         """Whether to evaluate after this turn: every few turns of the lead agent, so that arms are measured at the same points.
         Before its first turn, and in phases that wait for a metric, every few turns of any learner."""
+        if not self.config.eval.every:
+            return False
         if place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
             return place.turn % self.config.eval.every == 0
         return phase.learner == self.recipe.lead and place.lead_turns % self.config.eval.every == 0
@@ -304,6 +314,8 @@ class Loop:
         learned: dict[str, list[_Learned]] = {}
         signals = total = 0
         for train_batch in self.credit(ctx, rollouts):
+            if self.config.rewards and train_batch.policy == self.plan.agents[self.recipe.solving]:
+                train_batch = replace(train_batch, sources=_name_rewards(train_batch.sources))
             if self.config.control == "shuffled":
                 train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
             signals += count_signals(train_batch)
@@ -417,6 +429,11 @@ class _Learned:
         return max(1, len(self.batch.rollouts))
 
 
+def _name_rewards(sources: Mapping[str, float]) -> dict[str, float]:
+    """Name the sources of credit of whom the user's own reward functions pay: these, where it would be right answers."""
+    return {REWARDS if source == "answers" else source: share for source, share in sources.items()}
+
+
 ADDED, LAST, HIGHEST = ("tokens", "steps", "skipped"), ("lr", "version"), ("peak_gib",)
 """Figures of several updates in one turn that are no means over their rows."""
 
@@ -478,7 +495,7 @@ def _group_known_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
 def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
     """Summarise a run: the main metrics at its start and end, and its compute."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
-    first, last = rows[0], measured[-1]  # a start that was lost is unknown, and not the next evaluation
+    first, last = rows[0], measured[-1] if measured else {}  # a start that was lost is unknown, and not the next evaluation
 
     def change(metric: str) -> dict[str, Any]:
         return {"start": first.get(f"eval/{metric}"), "end": last.get(f"eval/{metric}")}

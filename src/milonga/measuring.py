@@ -18,6 +18,7 @@ from milonga.errors import ConfigError, RunFolderError
 from milonga.evals.suites import SUITES, Subject, Suite
 from milonga.pair import load_finished_run, make_run_context, plan_bare_models, restrict_to_agents
 from milonga.resolve import Plan
+from milonga.runfolder.console import Ticker, print_to_stderr
 from milonga.runfolder.files import to_json, write_atomically
 
 Report = dict[str, Any]
@@ -101,6 +102,7 @@ def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str], trust: 
                 f"recipe '{plan.config.recipe}' has no {agent} to measure; its agents are {', '.join(plan.roles)}"
             )
     run_context = make_run_context(restrict_to_agents(plan, [agents[side] for side in needs]), weights)
+    run_context.engine.watch = Ticker(print_to_stderr)
     with closing(run_context.engine):
         another = partial(open_generator, trust=trust)
         yield Subject(run_context, agents["solver"], agents["judge"], weights is None, another)

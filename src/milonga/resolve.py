@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -64,6 +65,20 @@ class Plan:
     def schedule(self) -> Schedule:
         """Who learns when: a bootstrap, if there is one, and then as the recipe says."""
         return schedule_bootstrap(self.recipe, self.roles, self.config.bootstrap) + self.recipe.schedule()
+
+    def count_turns(self) -> Counter[str] | None:
+        """Count the turns of each learner in the run; None if its length is a budget, or depends on conditions."""
+        return None if self.config.budget else self.schedule.count_turns_by_learner(self.recipe.lead, self.config.turns)
+
+    def describe_turns(self) -> str:
+        """Describe how many turns the run has beside those of its lead agent, which are what `turns` counts; or nothing."""
+        counted, lead = self.count_turns(), self.recipe.lead
+        if counted is None or counted.total() == self.config.turns:
+            return ""
+        others = Counter(counted)
+        others[lead] -= self.config.turns  # those of an introduction are not counted
+        parts = [f"{count} of the {who}" + (" before" if who == lead else "") for who, count in others.items() if count]
+        return f"{counted.total()} turns: {self.config.turns} of the {lead}, as `turns` says, and {', '.join(parts)}"
 
     def make_run_context(self, engine: Engine) -> RunContext:
         """Make what all contexts of the run share, with the engine that holds its weights."""
@@ -151,10 +166,10 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True, make_task:
         _refuse_embedded_beside_others(config.policies)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": _resolve_embedded_models(config.policies, task)})
-    if task.size(config.eval.split) == 0:
+    if config.eval.problems and task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it more of them, "
-            "or name another split by eval.split"
+            "name another split by eval.split, or measure nothing by eval.problems=0"
         )
     config = _limit_evaluation(config, task)
     policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}

@@ -7,6 +7,7 @@ resumed run therefore takes the same path.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -121,10 +122,15 @@ class Schedule:
 
     def count_turns_until(self, learner: str, count: int) -> int | None:
         """Count all turns until `learner` has learned `count` times; None if conditions make that unknown."""
+        counted = self.count_turns_by_learner(learner, count)
+        return None if counted is None else counted.total()
+
+    def count_turns_by_learner(self, learner: str, count: int) -> Counter[str] | None:
+        """Count the turns of each learner until `learner` has learned `count` times; None if conditions make that unknown."""
         phases = self.intro + self.cycle
         if any(p.until is not None or p.turns is None for p in phases):
-            return count if all(p.learner == learner and p.counts for p in phases) else None
-        total, led, number = 0, 0, 0
+            return Counter({learner: count}) if all(p.learner == learner and p.counts for p in phases) else None
+        total, led, number = Counter[str](), 0, 0
         while led < count:
             phase = self.get_phase(number)
             if phase is None or (number >= len(self.intro) and all(p.learner != learner for p in self.cycle)):
@@ -133,7 +139,7 @@ class Schedule:
             if phase.learner == learner and phase.counts:
                 turns = min(turns, count - led)
                 led += turns
-            total += turns
+            total[phase.learner] += turns
             number += 1
         return total
 

@@ -14,6 +14,7 @@ from milonga.errors import UserError
 from milonga.pair import make_run_context, restrict_to_agents
 from milonga.probing import Probe, can_probe, probe
 from milonga.resolve import Plan
+from milonga.runfolder.console import Ticker, print_to_stderr
 from milonga.text import escape_invisible
 
 
@@ -23,6 +24,7 @@ def run_probe(plan: Plan, problems: int, rollouts: int) -> Probe:
         raise UserError(f"recipe '{plan.config.recipe}' has no agent that solves problems by steps: there is nothing to probe")
     agents = [agent for agent in (plan.recipe.solving, plan.recipe.judging) if agent in plan.roles]
     run_context = make_run_context(restrict_to_agents(plan, agents), None)
+    run_context.engine.watch = Ticker(print_to_stderr)
     with closing(run_context.engine):
         plan.task.make_ready()
         for role in plan.roles.values():

@@ -209,7 +209,8 @@ def _print_transcripts(transcripts: Sequence[Transcript], count: int, console: C
         answer = "no answer" if one.answer is None else f"answer {one.answer}"
         grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
         final = {True: "right", False: "wrong", None: "nothing readable"}[one.says_right]
-        print_text(console, f"  {answer}: {grade}" + (f"; verifier says {final}" if one.checked else ""))
+        more = (f"; verifier says {final}" if one.checked else "") + (f"; {one.cut}" if one.cut else "")
+        print_text(console, f"  {answer}: {grade}{more}")
         if one.invalid:
             print_text(console, (f"  cannot be read: {one.invalid}; as it was written:", "dim"))
             print_text(console, one.text)

@@ -11,11 +11,13 @@ from typing import IO, Any, TypeVar
 from milonga.errors import ConfigError, UserError
 from milonga.evals.metrics import mean, process_f1
 from milonga.pair import Pair
+from milonga.runfolder.console import Ticker, print_to_stderr
 from milonga.runfolder.files import to_json, translate_disk_errors
+from milonga.runfolder.folder import read_config
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Problem, Rollout
 from milonga.using.answers import RANKS, Answer, Rank, answer_problems, answer_to_json, verdict_to_json
-from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
+from milonga.using.items import Given, ProblemItem, SolutionItem, find_problem_fields, read_items
 
 AT_ONCE = 256
 """Batch size; the rows of a batch are written before the next batch begins."""
@@ -46,22 +48,33 @@ def _open_pair(folder: str | Path, rank: Rank | None, **changes: Any) -> tuple[P
 
 
 def solve_file(
-    folder: str | Path, file: Path, *, best_of: int, rank: Rank | None, checks: int, out: Path | None, **changes: Any
+    folder: str | Path,
+    file: Path,
+    *,
+    best_of: int,
+    rank: Rank | None,
+    checks: int,
+    out: Path | None,
+    question: str | None = None,
+    answer: str | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Answer all problems of a file and write the rows; return the summary."""
-    given = read_items(file, ProblemItem)
+    task = read_config(Path(folder)).task if (Path(folder) / "config.toml").exists() else {}
+    given = read_items(file, ProblemItem, find_problem_fields(task, question, answer).rename)
     rights: list[bool] = []
     left_out = 0
     opened, by = _open_pair(folder, rank, **changes)
     with opened as pair, _open_writer(out) as target:
+        pair.engine.watch = Ticker(print_to_stderr)
         for some in _iterate_batches(given):
             found = answer_problems(pair, [make_problem(one) for one in some], best_of, by, checks)
-            for one, answer in zip(some, found, strict=True):
-                row = _make_id_field(one) | answer_to_json(answer)
+            for one, chosen in zip(some, found, strict=True):
+                row = _make_id_field(one) | answer_to_json(chosen)
                 if one.item.answer is not None:
-                    row |= {"expected": one.item.answer, "correct": _is_correct(answer)}
+                    row |= {"expected": one.item.answer, "correct": _is_correct(chosen)}
                     rights += [] if row["correct"] is None else [row["correct"]]
-                left_out += answer.best is None
+                left_out += chosen.best is None
                 target.write(to_json(row) + "\n")
             target.flush()
             _print_progress(some[-1].number, len(given), "problems")
@@ -81,6 +94,7 @@ def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None
     predictions: list[int | None] = []
     readable = 0
     with Pair.open(folder, ["verifier"], **changes) as pair, _open_writer(out) as target:
+        pair.engine.watch = Ticker(print_to_stderr)
         for some in _iterate_batches(given):
             for one, verdict in zip(some, pair.verify([_make_solution(pair, g) for g in some], checks), strict=True):
                 row = one.record | verdict_to_json(verdict)

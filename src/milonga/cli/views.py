@@ -34,7 +34,10 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
             value = value[key]
         if value["start"] is not None or value["end"] is not None:
             table.add_row(label, format_number(value["start"]), format_number(value["end"]))
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    else:
+        print_text(console, f"{report['recipe']}, {report['turns']} turns; nothing was measured on held-out problems")
     record = read_record(Path(report["run"]))
     findings = examine(record)
     print_health(findings, console)

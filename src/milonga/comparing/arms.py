@@ -257,6 +257,8 @@ def _add_eval_prefix(metric: str) -> str:
 
 def _check_metric(metric: str, arms: Sequence[Arm]) -> None:
     """Check that some arm measures the metric, before any run: otherwise it would be noticed only after all runs."""
+    if not arms[0].plan.config.eval.problems:
+        raise ConfigError("eval.problems is 0, so that nothing is measured that could be compared: set it to 64, say")
     known = set[str]().union(*(list_metrics(arm.plan) for arm in arms))
     if metric not in known:
         raise ConfigError(f"no arm measures '{metric}': {suggest_name(metric, known)}")

@@ -6,10 +6,10 @@ Engines address weights as policy@tag. Tags: `live` (being trained), `ref` (the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,10 +170,29 @@ def read_saved_engine(folder: Path, policies: Collection[str]) -> SavedEngine:
     return saved
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a call of `sample` or `learn` is."""
+
+    policy: str
+    work: Literal["sample", "learn"]
+    total: int
+    done: int
+    """Outputs that have ended, or rollouts whose gradients are there."""
+    writing: int = 0
+    """Outputs that are being written; the others wait."""
+    tokens: int = 0
+    """Tokens of the longest one that is being written."""
+    limit: int = 1
+    """Most tokens of an output."""
+
+
 class Engine(ABC):
     """The weights of all policies, and the operations on them."""
 
     ledger: Ledger
+    watch: Callable[[Progress], None] | None = None
+    """Told often how far a call of `sample` or `learn` is, where it is this process that computes."""
 
     def has_weights(self, policy: str) -> bool:
         """Whether the engine has the policy's weights. If not, the policy can only be sampled. The log-probabilities of its

@@ -49,6 +49,9 @@ class Evaluator:
     """The agent that is measured as the verifier, if there is one."""
 
     def __call__(self) -> Metrics:
+        """Measure; nothing if there are to be no evaluations."""
+        if not self.section.problems:
+            return {}
         ledger = self.run_context.engine.ledger
         ledger.paused = True
         try:
@@ -64,7 +67,7 @@ class Evaluator:
         ledger = self.run_context.engine.ledger
         ledger.paused = True
         try:
-            if not self.has_solver:
+            if not self.has_solver or not self.section.problems:
                 return {}
             ctx = Context(self.run_context, "eval", "", split=self.section.split)
             solutions = ctx.ask(self.solving, ctx.problems(self.held_out_count), self.section.samples)

@@ -27,12 +27,13 @@ def format_verdict(value: bool | None) -> str:
 
 
 def describe_answer(one: Transcript) -> str:
-    """Describe a solution's answer, its grade, and the verifier's verdict on it."""
+    """Describe a solution's answer, its grade, and the verifier's verdict on it; and what was cut."""
+    cut = f" {one.cut[0].upper()}{one.cut[1:]}." if one.cut else ""
     answer = "No answer" if one.answer is None else f"Answer {clip_text(one.answer, 200)}"
     grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
     if not one.checked:
-        return f"{answer}: {grade}."
+        return f"{answer}: {grade}.{cut}"
     said = {True: "right", False: "wrong", None: "nothing that can be read"}[one.says_right]
     right, asked = one.agreeing
     more = f" ({right} of {asked} verifications call it right)" if asked > 1 else ""
-    return f"{answer}: {grade}. The verifier says {said}{more}."
+    return f"{answer}: {grade}. The verifier says {said}{more}.{cut}"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TextIO, cast
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from milonga.engine.base import Progress
 from milonga.text import escape_invisible
 
 COLUMNS = {
@@ -31,6 +32,8 @@ COLUMNS = {
     "learn/generator/entropy": "entropy",
 }
 SHOWN = 12
+PATIENCE, FRAME = 20.0, 0.5
+"""Seconds of silence before a line says how far sampling is; and between two pictures on a terminal."""
 
 
 def format_number(value: Any) -> str:
@@ -87,12 +90,49 @@ class SafeConsole(Console):
         return super().render_str(escape_invisible(text, lines=True), **options)
 
 
+class Ticker:
+    """Follows an engine's calls of `sample` and `learn`, and says how far one is whenever nothing else was said for a while."""
+
+    def __init__(self, say: Callable[[str], None], pause: float = PATIENCE) -> None:
+        self.say, self.pause = say, pause
+        self.spoke = self.began = time.monotonic()
+        self.last: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        last, now = self.last, time.monotonic()
+        same = last is not None and (last.policy, last.work, last.total) == (progress.policy, progress.work, progress.total)
+        if last is None or not same or progress.done < last.done:
+            self.began = now
+        self.last = progress
+        if now - self.spoke >= self.pause:
+            self.spoke = now
+            self.say(describe_progress(progress, now - self.began))
+
+
+def describe_progress(progress: Progress, passed: float) -> str:
+    """Describe how far a call is, and how long it would still take if all outputs went to their limit."""
+    share = (progress.done + progress.writing * progress.tokens / progress.limit) / progress.total
+    left = passed * (1.0 - share) / share if share else 0.0
+    what = "outputs written" if progress.work == "sample" else "rollouts learned from"
+    said = f"{progress.policy}: {progress.done} of {progress.total} {what}"
+    if progress.writing:
+        said += f", the next {progress.writing} are at token {progress.tokens:,} of at most {progress.limit:,}"
+    return f"{said}  [{format_time(passed)} < {format_time(left)}]"
+
+
+def print_to_stderr(text: str) -> None:
+    """Print a line on standard error, which may have gone away."""
+    Stderr().write(f"{text}\n")
+
+
 class Panel:
     """A view that updates in place on a terminal, and prints lines elsewhere. All of it goes to stderr."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = SafeConsole(file=cast("TextIO", Stderr()), quiet=quiet)
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
+        self.watch = Ticker(self.show_progress, FRAME if self.live else PATIENCE)
+        """Told how far sampling is."""
 
     def __enter__(self) -> Self:
         if self.live:
@@ -106,6 +146,18 @@ class Panel:
     def say(self, text: str) -> None:
         """Print a line that stays. It may hold the user's text, so it is never read as markup."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.watch.spoke = time.monotonic()
+
+    def show_progress(self, text: str) -> None:
+        """Show what is going on: below what is there, on a terminal; elsewhere as a line."""
+        if self.live:
+            self.live.update(self._render(text), refresh=True)
+        else:
+            self.say(text)
+
+    def _render(self, now: str) -> RenderableType:
+        """Render what is shown in place, and what is going on."""
+        return Text(escape_invisible(now))
 
 
 class LiveView(Panel):
@@ -127,7 +179,7 @@ class LiveView(Panel):
             self.began, self.first = time.monotonic(), int(row["turn"])
         self.rows.append(row)
         if self.live:
-            self.live.update(self._render(), refresh=True)
+            self.live.update(self._render(""), refresh=True)
         else:
             cells = [f"{name} {format_number(row[key])}" for key, name in COLUMNS.items() if _is_shown(row, key)]
             self.say("  ".join(cells) + f"  {self.format_time_left(row)}")
@@ -143,7 +195,9 @@ class LiveView(Panel):
         left = passed / done * max(0, self.total - int(row["turn"]))
         return f"[{format_time(passed)} < {format_time(left)}]"
 
-    def _render(self) -> Group:
+    def _render(self, now: str) -> RenderableType:
+        if not self.rows:
+            return super()._render(now)
         table = Table(title=self.title, title_justify="left")
         present = [key for key in COLUMNS if any(_is_shown(row, key) for row in self.rows)]
         for key in present:
@@ -153,4 +207,4 @@ class LiveView(Panel):
         last = self.rows[-1]
         bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
         health = [Text(escape_invisible(f"{badge}: {text}"), style="yellow") for (badge, _), text in self.health.items()]
-        return Group(table, *health, bar, Text(self.format_time_left(last)))
+        return Group(table, *health, bar, Text(self.format_time_left(last)), *([super()._render(now)] if now else []))

@@ -13,7 +13,9 @@ from milonga.runfolder.record import to_number
 Flow = dict[tuple[str, str], float]
 """(source, policy) -> mean share of the policy's credit, over the turns in which that source gave any."""
 PREFIX = "flow/"
-OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences", "format", "construction", "execution")
+REWARDS = "rewards"
+"""The source of credit that reward functions of the user's own are."""
+OUTSIDE = ("answers", REWARDS, "steps", "demonstrations", "text", "preferences", "format", "construction", "execution")
 """Sources of credit that are not agents."""
 
 

@@ -17,7 +17,7 @@ FILE = re.compile(r"turn-[0-9]{6,12}\.parquet")
 MOST_ROLLOUTS = 20_000
 """Most rollouts that are read from a file: those of the last problems, with all their verifications."""
 COLUMNS = (
-    *("id", "agent", "problem", "question", "targets", "text", "invalid"),
+    *("id", "agent", "problem", "question", "targets", "text", "finish", "invalid"),
     *("answer", "final_verdict", "step_verdicts", "correct", "step_truth"),
 )
 
@@ -55,6 +55,8 @@ class Transcript:
     check_text: str = ""
     agreeing: tuple[int, int] = field(default=(0, 0))
     """(how many verifications call this solution right, how many there are)."""
+    cut: str = ""
+    """What of the two was cut at the limit of tokens, in words."""
 
     @property
     def disputed(self) -> int:
@@ -119,7 +121,14 @@ def _build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]
         says_right=None if check is None else check["final_verdict"],
         check_text="" if check is None else check["text"],
         agreeing=(sum(one["final_verdict"] is True for one in checks), len(checks)),
+        cut=_describe_cut(row["finish"] == "length", check is not None and check["finish"] == "length"),
     )
+
+
+def _describe_cut(solution: bool, check: bool) -> str:
+    """Describe what was cut at the limit of tokens; nothing if all is whole."""
+    what = " and ".join(name for name, cut in (("the solution", solution), ("the verification", check)) if cut)
+    return f"{what} {'were' if solution and check else 'was'} cut at the limit of tokens" if what else ""
 
 
 def _measure_disagreement(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:

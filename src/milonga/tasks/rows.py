@@ -131,19 +131,22 @@ class RowParser:
             raise DataError(f"{where}: field '{name}' is neither a text nor a number")
         if isinstance(value, float) and not math.isfinite(value):
             raise DataError(f"{where}: field '{name}' is {value}, not a finite number")
-        way, text = "", str(value)
-        if self.answer_after is not None:
-            way, marker, text = text.rpartition(self.answer_after)
-            if not marker:
-                raise DataError(f"{where}: field '{name}' has no '{self.answer_after}' before its final answer")
-        elif self.answer_in_box:
-            way, box = text, find_last_box(text)
-            if box is None:
-                raise DataError(f"{where}: field '{name}' has no \\boxed{{}} with its final answer")
-            text = box
+        way, text = self.split_answer(str(value))
+        if text is None and self.answer_after is not None:
+            raise DataError(f"{where}: field '{name}' has no '{self.answer_after}' before its final answer")
+        if text is None:
+            raise DataError(f"{where}: field '{name}' has no \\boxed{{}} with its final answer")
         if not text.strip():
             raise DataError(f"{where}: field '{name}' is empty")
         return way.strip(), text.strip()
+
+    def split_answer(self, text: str) -> tuple[str, str | None]:
+        """Split the text of the answer's field into the way to the answer and the answer; None where it is not marked as it
+        should be."""
+        if self.answer_after is not None:
+            way, marker, answer = text.rpartition(self.answer_after)
+            return way, answer if marker else None
+        return (text, find_last_box(text)) if self.answer_in_box else ("", text)
 
     def _parse_solution(self, record: Mapping[Any, Any], name: str, where: str) -> str:
         value = find_value(record, name)

@@ -6,8 +6,8 @@ Invariant: every error is one line that names the place, the field and what it s
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -16,11 +16,16 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 from milonga.config import explain
 from milonga.errors import DataError
 from milonga.reading import TEXT, explain_unreadable, read_bytes
-from milonga.tasks.rows import parse_json
+from milonga.tasks import TASKS, PassRate
+from milonga.tasks.data import SourceOptions
+from milonga.tasks.forms import MISSING, find_value
+from milonga.tasks.rows import RowParser, parse_json, read_records
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Name = str | int | None
 Question = Field(validation_alias=AliasChoices("question", "problem"))
+TABLES = (".csv", ".parquet")
+"""How the names of files end that hold no JSON."""
 
 
 class Item(BaseModel):
@@ -60,18 +65,58 @@ class Given(Generic[T]):
     record: dict[str, Any]
 
 
-def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
-    """Read the items of a file: JSON lines, or one JSON list, as ProcessBench is published."""
+@dataclass(frozen=True)
+class ProblemFields:
+    """Where the records of a file hold question and answer, if not in `question` (or `problem`) and `answer`."""
+
+    parser: RowParser
+    """How the run read its own problems; or the names that the user gave."""
+    named: bool = False
+    """Whether the user named the question's field: then each record has to have it."""
+
+    def rename(self, record: Any, where: str) -> Any:
+        """Copy what stands in these fields to where an item has it. A final answer that is not marked as it was in the run's
+        own problems is taken whole."""
+        if not isinstance(record, dict):
+            return record
+        fields, out = self.parser.fields, dict(record)
+        question = find_value(record, fields.question)
+        if question is not MISSING:
+            out |= {"question": question}
+        elif self.named:
+            raise DataError(f"{where}: field '{fields.question}' is missing; the row has {', '.join(sorted(record))}")
+        answer = find_value(record, fields.answer) if fields.answer else MISSING
+        if isinstance(answer, str):
+            out["answer"] = (self.parser.split_answer(answer)[1] or answer).strip()
+        elif answer is not MISSING:
+            out["answer"] = answer
+        return out
+
+
+def find_problem_fields(task: Mapping[str, Any], question: str | None, answer: str | None) -> ProblemFields:
+    """Find the fields of problems to solve: those that the user names, else those of a run's own data."""
+    parser = RowParser()
+    options = TASKS.get(str(task["name"])).Options if task.get("name") in TASKS else None
+    if options is not None and issubclass(options, SourceOptions):
+        own = {key: value for key, value in task.items() if key != "name" and key not in PassRate.model_fields}
+        parser = options.model_validate(own).make_parser()
+    given = {key: value for key, value in (("question", question), ("answer", answer)) if value is not None}
+    return ProblemFields(replace(parser, fields=parser.fields.model_copy(update=given)), question is not None)
+
+
+def read_items(path: Path, kind: type[T], rename: Callable[[Any, str], Any] = lambda record, where: record) -> list[Given[T]]:
+    """Read the items of a file: JSON lines, or one JSON list, as ProcessBench is published; or CSV or parquet. `rename` is told
+    a record and its place, and returns the fields of an item."""
+    table = path.suffix.lower() in TABLES
     try:
-        data = read_bytes(path, TEXT)
+        records = read_records(path) if table else _iterate_records(path, read_bytes(path, TEXT))
+        items = [
+            Given(number, where, validate_item(kind, rename(record, where), where), record) for number, where, record in records
+        ]
     except FileNotFoundError:
         raise DataError(f"data file '{path}' does not exist") from None
     except OSError as error:
         raise DataError(f"data file '{path}' cannot be read: {explain_unreadable(error)}") from None
-    items = [
-        Given(number, where, validate_item(kind, record, where), record)
-        for number, where, record in _iterate_records(path, data)
-    ]
     if not items:
         raise DataError(f"data file '{path}' is empty")
     return items

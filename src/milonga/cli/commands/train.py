@@ -98,6 +98,10 @@ def run(
             help="Whether to sample a few problems first, to see what can be learned; with real models by default.",
         ),
     ] = None,
+    eval_: Annotated[
+        bool,
+        typer.Option("--eval/--no-eval", help="Whether to measure on held-out problems: at the start, at the end, between."),
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Run even if the probe says that nothing can be learned.")] = False,
     dry_run: Annotated[
         bool,
@@ -131,6 +135,7 @@ def run(
     )
     placed = {} if gpus is None else place_on_gpus(gpus, find_recipe(recipe))
     probing = [] if probe is None else [{"probe": "on" if probe else "off"}]
+    measuring = [] if eval_ else [{"eval": {"problems": 0}}]
     plan = api.plan_run(
         recipe,
         turns=turns,
@@ -140,15 +145,15 @@ def run(
         engine=engine,
         models=collect_models(recipe, generator, verifier),
         config=config,
-        settings=[flags, placed, *probing, *parse_set_options(set_)],
+        settings=[flags, placed, *probing, *measuring, *parse_set_options(set_)],
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
-        workers = api.preview_placement(plan)
+        workers, learning = api.preview_placement(plan), api.preview_learning(plan)
         if json:
-            print_json({"config": resolved} | ({"placement": workers} if workers else {}))
+            print_json({"config": resolved, "learning": learning} | ({"placement": workers} if workers else {}))
         else:
-            sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in workers))
+            sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in [*learning, *workers]))
         return
     report = api.start(plan, out if out is not None else api.choose_run_folder(recipe), force=force)
     print_summary(report, console)

@@ -20,7 +20,12 @@ from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, 
 )
 def solve(
     folder: Trained,
-    file: Annotated[Path, typer.Argument(help="JSON lines with a question (or problem), and an answer where it is known.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines, CSV or parquet: question (or problem) and, where it is known, answer; or as in the run's data."
+        ),
+    ],
     best_of: Annotated[int, typer.Option(min=1, help="Solutions of each problem; one is decoded greedily.")] = 8,
     rank: Annotated[
         str | None,
@@ -30,6 +35,8 @@ def solve(
         ),
     ] = None,
     checks: Checks = 1,
+    question: Annotated[str | None, typer.Option(help="The field that holds the question; nested ones by a.b.0.c.")] = None,
+    answer: Annotated[str | None, typer.Option(help="The field that holds the answer, where it is known.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
     temperature: Annotated[float | None, typer.Option(help="The run's by default.")] = None,
     seed: Seed = None,
@@ -48,6 +55,8 @@ def solve(
         rank=parse_rank(rank),
         checks=checks,
         out=out,
+        question=question,
+        answer=answer,
         temperature=temperature,
         seed=seed,
         device=device,

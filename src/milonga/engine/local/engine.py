@@ -17,7 +17,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
-from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request, read_saved_engine
+from milonga.engine.base import (
+    Completion,
+    Decoding,
+    Engine,
+    History,
+    LearnReport,
+    Ledger,
+    Progress,
+    Request,
+    read_saved_engine,
+)
 from milonga.engine.local import learner, memory, offload, sampler
 from milonga.engine.local.codec import Codec, load_codecs
 from milonga.engine.local.history import LocalHistory
@@ -205,10 +215,17 @@ class LocalEngine(Engine):
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
         with _explain_out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.use_version(tag):
             fast = self._get_fast_sampler(chosen)
+            tell = self._make_teller(policy, len(requests), decoding.max_tokens)
             pages = history.open_pages(chosen, tag) if isinstance(history, LocalHistory) else None
             if fast is not None and requests:
-                return fast.sample(requests, decoding, self.rows, self.ledger, pages)
-            return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages)
+                return fast.sample(requests, decoding, self.rows, self.ledger, pages, tell)
+            return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages, tell)
+
+    def _make_teller(self, policy: str, total: int, limit: int) -> sampler.Tell | None:
+        """Make what a sampler tells how far it is."""
+        if (watch := self.watch) is None:
+            return None
+        return lambda done, writing, tokens: watch(Progress(policy, "sample", total, done, writing, tokens, limit))
 
     def _get_fast_sampler(self, policy: Policy) -> CudaSampler | VllmSampler | None:
         """The fast sampler of a policy: vLLM if it was asked for; else our CUDA sampler, for models that it knows. None
@@ -280,7 +297,9 @@ class LocalEngine(Engine):
         if chosen.section.offload or not memory.has_room_to_learn(chosen, _count_longest_unit(train_batch)):
             self._free_samplers()
         with _explain_out_of_memory(train_batch.policy, "learning", advice):
-            return learner.learn(chosen, train_batch, self.ledger)
+            watch = self.watch or (lambda progress: None)
+            tell = lambda done, total: watch(Progress(train_batch.policy, "learn", total, done))  # noqa: E731
+            return learner.learn(chosen, train_batch, self.ledger, tell)
 
     def _free_samplers(self) -> None:
         """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""

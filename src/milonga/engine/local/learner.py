@@ -179,8 +179,8 @@ class _Sums:
 class _Update:
     """One update: the learning of one train batch."""
 
-    def __init__(self, policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> None:
-        self.policy, self.train_batch, self.ledger = policy, train_batch, ledger
+    def __init__(self, policy: Policy, train_batch: TrainBatch, ledger: Ledger, tell: Callable[[int, int], None]) -> None:
+        self.policy, self.train_batch, self.ledger, self.tell = policy, train_batch, ledger, tell
         self.loss = train_batch.loss
         self.reference: list[Floats] | None = None
         if self.loss.kl_coef and train_batch.targets is not None and self.loss.uses_value_head:
@@ -295,7 +295,7 @@ class _Update:
         chosen = [self.train_batch.rollouts[r] for r in rows]
         masks = [self.masks[r] for r in rows]
         units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
-        part = torch.zeros((), dtype=torch.float64, device=self.policy.device)
+        part, done = torch.zeros((), dtype=torch.float64, device=self.policy.device), 0
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
                 run_empty_pass(
@@ -303,6 +303,8 @@ class _Update:
                 ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
+                done += len(batch.members)
+                self.tell(done, len(rows))
         return part
 
     def _has_gradient(self, row: int) -> bool:
@@ -431,6 +433,8 @@ class _Update:
         return report
 
 
-def learn(policy: Policy, train_batch: TrainBatch, ledger: Ledger) -> LearnReport:
-    """Learn from one train batch."""
-    return _Update(policy, train_batch, ledger).run()
+def learn(
+    policy: Policy, train_batch: TrainBatch, ledger: Ledger, tell: Callable[[int, int], None] = lambda done, total: None
+) -> LearnReport:
+    """Learn from one train batch. `tell` is told after each pass how many rows of the optimizer step have their gradients."""
+    return _Update(policy, train_batch, ledger, tell).run()

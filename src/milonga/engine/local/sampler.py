@@ -6,7 +6,7 @@ Invariant (law 7): the randomness of a row depends on its key and the position i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ from milonga.engine.local.history import PAGE, Pages
 from milonga.engine.local.policy import Policy
 from milonga.types import Finish
 
+Tell = Callable[[int, int, int], None]
+"""Is told how many outputs have ended, how many are being written, and how long the longest of these is."""
 COMPACT_BELOW = 0.75
 """Finished rows leave the batch when fewer than this share of its rows are still being written."""
 
@@ -65,6 +67,7 @@ def sample(
     rows: int,
     ledger: Ledger,
     pages: Pages | None = None,
+    tell: Tell | None = None,
 ) -> list[Completion]:
     """Continue every request. Sorted by length, so that little padding is computed; answers keep their order.
 
@@ -79,7 +82,7 @@ def sample(
         for at in range(0, len(order), rows):
             chunk = order[at : at + rows]
             batch = _Batch(policy, [requests[i] for i in chunk], decoding, [begun[i] for i in chunk], pages)
-            done.update(zip(chunk, batch.run(), strict=True))
+            done.update(zip(chunk, batch.run(tell, len(done)), strict=True))
     charge_sampling(policy, ledger, [r.context for r in requests], [len(done[i].ids) for i in range(len(requests))])
     return [make_completion(policy, done[i], decoding) for i in range(len(requests))]
 
@@ -168,12 +171,15 @@ class _Batch:
         self.stopped: set[int] = set()
 
     @torch.no_grad()
-    def run(self) -> list[Written]:
+    def run(self, tell: Tell | None, before: int) -> list[Written]:
+        """Decode until all rows have ended; `before` is how many of other batches have."""
         with self.policy.use_compute_dtype():
             logits, mask = self._prefill()
             for step in range(self.steps):
                 tokens = self._choose_tokens(logits, step)
                 going = self._end_rows(tokens, step)
+                if tell is not None:
+                    tell(before + len(self.contexts) - going, going, step + 1)
                 if not going:
                     break
                 if going < COMPACT_BELOW * len(self.done):

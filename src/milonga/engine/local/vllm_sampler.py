@@ -29,6 +29,7 @@ from milonga.engine.local.history import Pages
 from milonga.engine.local.models import GGUF, resolve_model_path
 from milonga.engine.local.policy import Policy, compute_bit_sums
 from milonga.engine.local.sampler import (
+    Tell,
     Written,
     charge_sampling,
     has_stop_string,
@@ -162,9 +163,16 @@ class VllmSampler:
 
     @torch.no_grad()
     def sample(
-        self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
+        self,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        rows: int,
+        ledger: Ledger,
+        pages: Pages | None = None,
+        tell: Tell | None = None,
     ) -> list[Completion]:
-        """Sample completions. `pages` are not used: vLLM has its own cache, which must keep nothing between calls."""
+        """Sample completions. `pages` are not used: vLLM has its own cache, which must keep nothing between calls; nor is
+        `tell`: vLLM is asked for everything at once."""
         asked = _make_probes(self.policy)
         with explain_failures(self.policy):
             self.host.wake(self.section, rows)

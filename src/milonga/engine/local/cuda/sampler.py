@@ -23,6 +23,7 @@ from milonga.engine.local.history import Pages
 from milonga.engine.local.memory import cache_bytes
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.sampler import (
+    Tell,
     Written,
     charge_sampling,
     has_stop_string,
@@ -88,7 +89,13 @@ class CudaSampler:
 
     @torch.no_grad()
     def sample(
-        self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
+        self,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        rows: int,
+        ledger: Ledger,
+        pages: Pages | None = None,
+        tell: Tell | None = None,
     ) -> list[Completion]:
         rooms = limit_new_tokens(self.policy, requests, decoding)
         longest = max(len(r.context) + n for r, n in zip(requests, rooms, strict=True))
@@ -98,7 +105,7 @@ class CudaSampler:
         decoder.weights.refresh()
         decoder.cold.fill_(1.0 if decoding.greedy else 1.0 / decoding.temperature)
         owner = None if pages is None else pages.owner
-        done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.kept, owner).run()
+        done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.kept, owner).run(tell)
         charge_sampling(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
         return done
 
@@ -187,7 +194,7 @@ class _Flow:
     def _find_history(self, request: Request) -> tuple[int, int] | None:
         return None if self.owner is None else self.kept.find(self.owner, request.context)
 
-    def run(self) -> list[Completion]:
+    def run(self, tell: Tell | None) -> list[Completion]:
         self.decoder.keep_rows([])
         while self.waiting or self.rows:
             if self.waiting and (not self.rows or self.most - len(self.rows) >= REFILL * self.most):
@@ -195,6 +202,9 @@ class _Flow:
             self._run_steps()
             self._decode_texts()
             self._collect_finished()
+            if tell is not None:
+                ended = len(self.requests) - len(self.waiting) - len(self.rows)
+                tell(ended, len(self.rows), max((row.seen for row in self.rows), default=0))
         self._decode_texts()
         return [self.done[i] for i in range(len(self.requests))]
 
