@@ -62,8 +62,18 @@ def test_a_run_that_is_well_has_no_findings() -> None:
 
 def test_what_was_cut_is_not_called_unreadable_too() -> None:
     """It mostly cannot be read, and another prompt would not help."""
-    rows = make_rows(rollouts__generator__truncated_rate=1.0, rollouts__generator__invalid_rate=0.94)
-    assert [one.badge for one in find(rows)] == ["truncated"]
+    for cut, unreadable in ((1.0, 0.94), (1.0, 1.0), (0.83, 1.0)):
+        rows = make_rows(rollouts__generator__truncated_rate=cut, rollouts__generator__invalid_rate=unreadable)
+        assert [(one.badge, one.severe) for one in find(rows)] == [("truncated", True)]
+    rows = make_rows(rollouts__generator__truncated_rate=0.3, rollouts__generator__invalid_rate=0.95)
+    assert [(one.badge, one.severe) for one in find(rows)] == [("unreadable", True), ("truncated", False)]
+
+
+def test_what_cannot_be_read_may_be_paid_by_rewards_of_ones_own() -> None:
+    rows = make_rows(rollouts__generator__invalid_rate=1.0)
+    own = {"rewards": [{"function": "mine.py:short", "weight": 1.0}]}
+    (found,) = find(rows, settings=own)
+    assert not found.severe and "another model" not in str(found) and find(rows)[0].severe
 
 
 def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None:
@@ -112,6 +122,24 @@ def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None
         "the verifier calls 95 % of the solutions right, and 60 % are: its verdicts are one-sided: --set options.warmup=12": (
             {"rollouts__verifier__share_right": 0.6, "rollouts__verifier__positive_rate": 0.95},
             {"rollouts__verifier__share_right": 0.6, "rollouts__verifier__positive_rate": 0.94},
+        ),
+        "the share of solutions that the verifier calls right is 11 percentage points less than are: it is too strict: "
+        "--set options.n_verifier=2": ({"eval__hacking_gap": -0.11}, {"eval__hacking_gap": -0.09}),
+        "the verifier's F1 on first errors, 0.300, is not above 0.300, which needs no look at the steps: knowing whether there "
+        "is an error, and naming the most common place: --set options.warmup=12": (
+            {"eval__verifier__f1": 0.3, "eval__verifier__trivial__error_modal": 0.3},
+            {"eval__verifier__f1": 0.31, "eval__verifier__trivial__error_modal": 0.3},
+        ),
+        "11 % of the solutions have a right answer and a wrong step: answers may be guessed: a verifier's step rewards are for "
+        "that": (
+            {"eval__generator__accuracy": 0.5, "eval__generator__sound_accuracy": 0.39},
+            {"eval__generator__accuracy": 0.5, "eval__generator__sound_accuracy": 0.41},
+        ),
+        "all of the generator's last 6 updates were skipped: something in them was not finite: "
+        "--set policies.generator.lr=5e-07": ({"learn__generator__skipped": 1}, {"learn__generator__skipped": 0}),
+        "6 samples of the last 6 turns were left out: too long, or their grader failed: the lines of the run say which": (
+            {"dropped": 1},
+            {"dropped": 0},
         ),
         "the verifier's score has moved 10 points away from the true accuracy, to 10 above it: the generator may be fooling "
         "it: --set options.n_verifier=2": ({"eval__hacking_gap": 0.1}, {"eval__hacking_gap": 0.09}),
@@ -200,14 +228,15 @@ def test_two_agents_with_one_badge_are_two_findings() -> None:
 
 
 def test_a_run_shows_the_findings_of_each_of_its_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four tokens, nothing of either agent can be read; on a console whose lines stay, both are said."""
+    """Of four tokens the generator's are all cut, and nothing can be read of the verifier's eight, cut or not; on a console whose
+    lines stay, both are said."""
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     short = {**TINY, "sampling": {"max_tokens": 4}, "options": {"warmup": 0, "n_generator": 1}}
     milonga.run("tango", turns=1, out=tmp_path / "run", settings=short)
     said = screen.getvalue()
-    for agent in ("generator", "verifier"):
-        assert f"health: unreadable: 100 % of the {agent}'s outputs cannot be read" in said
+    assert "health: truncated: 100 % of the generator's outputs are cut at the limit" in said
+    assert "health: unreadable: 100 % of the verifier's outputs cannot be read" in said
 
 
 def test_a_phase_that_ended_long_ago_is_over() -> None:
@@ -355,7 +384,7 @@ def has_key(plan: Plan, key: str) -> bool:
 ILL = {
     "signal": 0.1,
     "rollouts__generator__truncated_rate": 0.5,
-    "rollouts__generator__invalid_rate": 0.5,
+    "rollouts__generator__invalid_rate": 1.0,
     "rollouts__verifier__positive_rate": 0.99,
     "eval__hacking_gap": 0.5,
 }
@@ -366,12 +395,12 @@ def test_every_setting_that_is_advised_is_one_that_the_run_takes(recipe: str) ->
     """All findings at once, of every policy: a value that is advised is accepted, a key that is named exists."""
     layers = [TINY, SHORT[recipe].settings, {"recipe": recipe}]
     plan = resolve(layers)
-    figures = {"entropy": 1e-6, "kl": 2.0, "mismatch": 0.5, "lr": 1e-4, "peak_gib": 79.0, "loss": 0.0}
+    figures = {"entropy": 1e-6, "kl": 2.0, "mismatch": 0.5, "lr": 1e-4, "peak_gib": 79.0, "loss": 0.0, "skipped": 1}
     ill = ILL | {f"learn__{policy}__{name}": value for policy in plan.policies for name, value in figures.items()}
     ill |= {
         f"rollouts__{agent}__{name}": value
         for agent in plan.agents
-        for name, value in {"length": 10.0, "truncated_rate": 0.5, "invalid_rate": 0.5}.items()
+        for name, value in {"length": 10.0, "truncated_rate": 0.5, "invalid_rate": 1.0}.items()
     }
     rows = [
         {key: value for key, value in row.items() if not key.startswith("rollouts/") or key.split("/")[1] in plan.agents}
@@ -380,7 +409,9 @@ def test_every_setting_that_is_advised_is_one_that_the_run_takes(recipe: str) ->
     settings = plan.config.model_dump(mode="json")
     slow = [{"turn": 1, "turn_s": 10.0, "idle_s": 9.0}]
     found = find_health(rows, settings, slow, {"gpu_gib": [80.0]})
-    assert {"truncated", "unreadable", "KL away", "mismatch", "memory", "slow grader"} <= {one.badge for one in found}
+    assert {"unreadable", "truncated", "skipped", "KL away", "mismatch", "memory", "slow grader"} <= {
+        one.badge for one in found
+    }
     for one in found:
         if one.help.startswith("--set "):
             resolve([*layers, parse_setting(one.help.removeprefix("--set "))])

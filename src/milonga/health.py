@@ -19,11 +19,16 @@ from milonga.text import format_share
 Badge = Literal[
     "truncated",
     "unreadable",
+    "left out",
+    "skipped",
     "no signal",
     "entropy gone",
     "KL away",
     "one-sided",
     "gap grows",
+    "gap",
+    "trivial F1",
+    "guessed",
     "mismatch",
     "memory",
     "slow grader",
@@ -64,6 +69,8 @@ NEARLY_FULL = 0.9
 """Share of the GPU's memory that is held at most from which on a longer output may be one too many."""
 SLOW = 0.3
 """Share of a turn in which the engine waits for prompts, parsing and grading, from which on they are worth making faster."""
+TOO_KIND = "more than are: the generator may be fooling it"
+TOO_STRICT = "less than are: it is too strict"
 LONG = 1.0
 """Seconds of waiting in a turn below which nobody minds."""
 
@@ -104,13 +111,19 @@ def find_health(
     run = _Run(rows, settings)
     found = [
         *_find_silence(run),
+        *_find_skipped(run),
         *_find_bad_outputs(run),
+        *_find_left_out(run),
         *_find_drift(run),
         *_find_one_sided(run),
         *_find_gap(run),
+        *_find_trivial_f1(run),
+        *_find_guessed(run),
         *_find_full_memory(run, machine),
         *_find_slow_grader(timing),
     ]
+    if any((one.badge, one.subject) == ("one-sided", "verifier") for one in found):
+        found = [one for one in found if one.badge != "gap"]  # the same, said again
     return sorted(found, key=lambda one: (not one.severe, BADGES.index(one.badge)))
 
 
@@ -262,14 +275,23 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
                 else _name("raise --max-tokens {}", "sampling.max_tokens")
             )
             text = f"{format_share(cut)} of the {agent}'s outputs are cut at the limit of their length"
-            yield Finding("truncated", text, severe=cut >= MOST, subject=agent, **raised)
-        # Where more outputs are cut than cannot be read, that is why, and has been said.
-        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and invalid >= cut:
+            nothing = max(cut, invalid) >= MOST and cut > invalid / 2 and not _pays_own_rewards(run, agent)
+            yield Finding("truncated", text, severe=nothing, subject=agent, **raised)
+        # What is cut mostly cannot be read: where that is most of what cannot, it is why, and has been said.
+        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and cut <= invalid / 2:
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
-            yield Finding("unreadable", text, severe=invalid >= MOST, subject=agent, **_advise_on_reading(run, agent))
+            nothing = invalid >= MOST and not _pays_own_rewards(run, agent)
+            yield Finding("unreadable", text, severe=nothing, subject=agent, **_advise_on_reading(run, agent))
+
+
+def _pays_own_rewards(run: _Run, agent: str) -> bool:
+    """Whether reward functions of the user's own pay this agent, whatever can be read."""
+    return agent == "generator" and bool(run.get("rewards"))
 
 
 def _advise_on_reading(run: _Run, agent: str) -> dict[str, Any]:
+    if _pays_own_rewards(run, agent):
+        return _name("'milonga show' says why; rewards of your own are paid all the same")
     if run.get("dialect") == "tagged":
         return _set("dialect", "plain")
     return _name("'milonga show' says why; try another model or another prompt {}", run.key_of(agent, "prompt"))
@@ -312,6 +334,27 @@ def _lower_rate(run: _Run, policy: str) -> dict[str, Any]:
     return _set(key, f"{rate / 2:.2g}") if rate else _name("lower the learning rate {}", key)
 
 
+def _find_skipped(run: _Run) -> Iterator[Finding]:
+    """An update is skipped where its loss or gradient is not finite."""
+    for policy in run.names("learn/", "/skipped"):
+        metric = f"learn/{policy}/skipped"
+        values = [value for row in run.tail if (value := to_number(row.get(metric))) is not None]
+        if any(values):
+            times = "all" if all(values) else f"{sum(map(bool, values))}"
+            text = f"{times} of the {policy}'s last {len(values)} updates were skipped: something in them was not finite"
+            yield Finding("skipped", text, severe=all(values[-RECENT:]), subject=policy, **_lower_rate(run, policy))
+
+
+def _find_left_out(run: _Run) -> Iterator[Finding]:
+    """Samples are left out that are too long for the model, or whose grader failed."""
+    turns = [value for row in run.tail if (value := to_number(row.get("dropped"))) is not None]
+    each = (run.number("batch.problems") or 32) * (run.number("batch.rollouts") or 8)
+    if sum(turns) >= SEVERAL:
+        share = sum(turns) / len(turns) / each
+        text = f"{sum(turns):.0f} samples of the last {len(turns)} turns were left out: too long, or their grader failed"
+        yield Finding("left out", text, severe=share >= MOST, **_name("the lines of the run say which"))
+
+
 def _find_one_sided(run: _Run) -> Iterator[Finding]:
     """Verdicts are one-sided where they call less than half, or more than twice, as many solutions right as are right: of those
     that were judged, which need not be the generator's of these turns, and by the verdicts that can be read."""
@@ -343,6 +386,27 @@ def _find_gap(run: _Run) -> Iterator[Finding]:
         text = f"the verifier's score has moved {100 * grown:.0f} points away from the true accuracy, to "
         text += f"{100 * gaps[-1]:.0f} above it: the generator may be fooling it"
         yield Finding("gap grows", text, subject="verifier", **_advise_on_judge(run, "verifier", "n_verifier"))
+    elif gaps and abs(gaps[-1]) >= clear:
+        points = f"{100 * abs(gaps[-1]):.0f} percentage points"
+        text = f"the share of solutions that the verifier calls right is {points} {TOO_KIND if gaps[-1] > 0 else TOO_STRICT}"
+        yield Finding("gap", text, subject="verifier", **_advise_on_judge(run, "verifier", "n_verifier"))
+
+
+def _find_trivial_f1(run: _Run) -> Iterator[Finding]:
+    """An F1 on first errors that needs no look at the steps."""
+    found, trivial = (run.values(f"eval/verifier/{name}")[-1:] for name in ("f1", "trivial/error_modal"))
+    if found and trivial and found[0] <= trivial[0]:
+        text = f"the verifier's F1 on first errors, {found[0]:.3f}, is not above {trivial[0]:.3f}, which needs no look at the "
+        text += "steps: knowing whether there is an error, and naming the most common place"
+        yield Finding("trivial F1", text, subject="verifier", **_advise_on_judge(run, "verifier", "warmup", "n_verifier"))
+
+
+def _find_guessed(run: _Run) -> Iterator[Finding]:
+    """Right answers behind wrong steps."""
+    accuracy, sound = (run.values(f"eval/generator/{name}")[-1:] for name in ("accuracy", "sound_accuracy"))
+    if accuracy and sound and accuracy[0] - sound[0] >= CLEAR:
+        text = f"{format_share(accuracy[0] - sound[0])} of the solutions have a right answer and a wrong step"
+        yield Finding("guessed", text, "answers may be guessed: a verifier's step rewards are for that", subject="generator")
 
 
 def _advise_on_judge(run: _Run, agent: str, *options: str) -> dict[str, Any]:

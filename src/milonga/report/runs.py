@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
-from milonga.health import CLEAR, examine
+from milonga.health import examine
 from milonga.probing import Probe
 from milonga.report.blocks import (
     Block,
@@ -76,9 +76,6 @@ GROUPS = {
     "every metric of the turns": ("rollouts/", "learn/", "credit/", "compute/", "flow/"),
 }
 
-TOO_KIND = "more than are: the generator may be fooling it"
-TOO_STRICT = "less than are: it is too strict"
-
 
 def build_run_chapter(record: Record) -> Chapter:
     config = record.config
@@ -126,36 +123,10 @@ def _build_remark_blocks(record: Record) -> list[Block]:
 
 
 def _find_remarks(record: Record) -> list[str]:
-    """List what is wrong with the run, as the terminal and the board say it too, and what else the numbers give a reason for:
-    trivial F1, guessed answers, skipped updates."""
-
-    def end(metric: str) -> float | None:
-        values = record.get_curve(metric)[1]
-        return values[-1] if values else None
-
-    found = examine(record)
-    out = [f"{one.badge}: {one}" + ("" if one.help.startswith("--set ") else ".") for one in found]  # a value is copied whole
-    f1, trivial = end("eval/verifier/f1"), end("eval/verifier/trivial/error_modal")
-    if f1 is not None and trivial is not None and f1 <= trivial:
-        out.append(
-            f"The verifier's F1 ({f1:.3f}) is not above {trivial:.3f}, which needs no look at the steps: "
-            "knowing whether there is an error, and naming the most common place."
-        )
-    gap = end("eval/hacking_gap")
-    if gap is not None and abs(gap) > CLEAR and "gap grows" not in {one.badge for one in found}:
-        points = f"{100 * abs(gap):.1f} percentage points"
-        out.append(f"The share of solutions that the verifier calls right is {points} {TOO_KIND if gap > 0 else TOO_STRICT}.")
-    accuracy, sound = end("eval/generator/accuracy"), end("eval/generator/sound_accuracy")
-    if accuracy is not None and sound is not None and accuracy - sound > 0.1:
-        out.append(f"{accuracy - sound:.1%} of the solutions have a right answer and a wrong step: answers may be guessed.")
-    skipped = sum(to_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
-    if skipped:
-        out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
+    """List what is wrong with the run, as the terminal and the board say it too, and which of its metrics are lost."""
+    out = [f"{one.badge}: {one}" + ("" if one.help.startswith("--set ") else ".") for one in examine(record)]  # to be copied
     if lost := list_lost_turns(record.rows):
         out.append(f"The metrics of turns {format_turns(lost)} are lost: the run went on without them.")
-    dropped = sum(to_number(row.get("dropped")) or 0 for row in record.rows)
-    if dropped:
-        out.append(f"{dropped:.0f} samples were left out of the turns (too long, or their grader failed).")
     return out
 
 
