@@ -280,7 +280,7 @@ def test_hostile_rows_are_only_rows(tmp_path: Path) -> None:
     assert [found["turn"] for found in read_last_rows(path)] == []
 
 
-def test_the_flow_is_that_of_the_last_turn_of_each_policy(tmp_path: Path) -> None:
+def test_the_flow_is_the_mean_over_the_turns_of_each_policy(tmp_path: Path) -> None:
     rows = [
         {"turn": 1, "flow/answers>verifier": 1.0},
         {"turn": 2, "flow/answers>generator": 0.5, "flow/verifier>generator": 0.5},
@@ -288,9 +288,16 @@ def test_the_flow_is_that_of_the_last_turn_of_each_policy(tmp_path: Path) -> Non
     ]
     curves = Curves(write_run(tmp_path / "a", rows) / "metrics.jsonl")
     curves.refresh()
-    assert curves.compute_flow() == {("answers", "generator"): 1.0, ("answers", "verifier"): 1.0}
+    assert curves.compute_flow() == {
+        ("answers", "verifier"): 1.0,
+        ("answers", "generator"): 0.75,
+        ("verifier", "generator"): 0.25,
+    }
+    silent = Curves(write_run(tmp_path / "b", [row | {"signal": 0.0} for row in rows]) / "metrics.jsonl")
+    silent.refresh()
+    assert silent.compute_flow() == {}
     drawn = build_flow_figure(curves.compute_flow())
-    assert drawn is not None and read_label(drawn).endswith(" generator had 100% from answers; verifier had 100% from answers;")
+    assert drawn is not None and read_label(drawn).endswith("generator had 75% from answers; generator had 25% from verifier;")
 
 
 def read_label(figure: Figure) -> str:

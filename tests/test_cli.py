@@ -83,7 +83,9 @@ def test_stdout_is_json_alone_and_the_rest_goes_to_stderr(finished: tuple[Path, 
     assert "before" in summary and "generator accuracy" in summary and f"milonga show {folder}" in summary
     assert "a checkpoint is" in progress and "learns verifier" in progress and "Traceback" not in done.err
     # Nothing but our own lines: loading bars and library warnings would hide them.
-    assert all(line.startswith(("a checkpoint is", "measuring the start", "turn ")) for line in progress.splitlines()), done.err
+    assert all(
+        line.startswith(("a checkpoint is", "4 turns: 2 of", "measuring the start", "turn ")) for line in progress.splitlines()
+    ), done.err
 
 
 def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:

@@ -228,8 +228,8 @@ def test_two_agents_with_one_badge_are_two_findings() -> None:
 
 
 def test_a_run_shows_the_findings_of_each_of_its_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four tokens the generator's are all cut, and nothing can be read of the verifier's eight, cut or not; on a console whose
-    lines stay, both are said."""
+    """Of four tokens the generator's are all cut, and nothing can be read of the verifier's eight; on a console whose lines
+    stay, both are said."""
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     short = {**TINY, "sampling": {"max_tokens": 4}, "options": {"warmup": 0, "n_generator": 1}}

@@ -61,7 +61,7 @@ def test_steps_follow_the_state_of_a_run(tmp_path: Path) -> None:
     record = make_record(tmp_path, config, eval__generator__accuracy=0.5)
     assert [step.split()[1] for step in list_next_steps(record, [])] == ["eval", "compare"]
     severe = Finding("unreadable", "nothing", severe=True)
-    assert [step.split()[1] for step in list_next_steps(record, [severe])] == ["probe", "eval"]
+    assert [step.split()[1] for step in list_next_steps(record, [severe])] == ["probe"]
     stopped = make_record(tmp_path, config, ended=False)
     assert list_next_steps(stopped, []) == [f"milonga resume {tmp_path}"]
     stalled = make_record(tmp_path, config, ended=False, stalled="why")

@@ -408,6 +408,8 @@ def evaluate(
     )
     from milonga.runfolder.folder import read_config
 
+    if given.get("problems") == 0:
+        raise ConfigError("'eval.problems' is 0: nothing would be measured")
     usual = {"split": "test", "problems": read_config(Path(path)).eval.problems or EvalSection().problems}
     found = load_finished_run(Path(path), {"eval": usual | given}, trust)
     config = found.plan.config

@@ -65,6 +65,8 @@ SEVERAL = 3
 OFF_RATIO = 0.05
 """Mean difference of log-probabilities of sampler and learner from which on it matters: a quarter of the usual range of a
 clipped ratio, 0.2, is then used up before anything was learned."""
+FEW = 16
+"""Solutions with known first errors below which an F1 on them says little."""
 NEARLY_FULL = 0.9
 """Share of the GPU's memory that is held at most from which on a longer output may be one too many."""
 SLOW = 0.3
@@ -395,7 +397,8 @@ def _find_gap(run: _Run) -> Iterator[Finding]:
 def _find_trivial_f1(run: _Run) -> Iterator[Finding]:
     """An F1 on first errors that needs no look at the steps."""
     found, trivial = (run.values(f"eval/verifier/{name}")[-1:] for name in ("f1", "trivial/error_modal"))
-    if found and trivial and found[0] <= trivial[0]:
+    enough = (run.number("eval.bench") or 64) >= FEW
+    if found and trivial and found[0] <= trivial[0] and enough:
         text = f"the verifier's F1 on first errors, {found[0]:.3f}, is not above {trivial[0]:.3f}, which needs no look at the "
         text += "steps: knowing whether there is an error, and naming the most common place"
         yield Finding("trivial F1", text, subject="verifier", **_advise_on_judge(run, "verifier", "warmup", "n_verifier"))

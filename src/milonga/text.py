@@ -8,6 +8,8 @@ from typing import Any
 
 MOST_WORDS = 4000
 """Words of a text that are compared."""
+NOISE = 1e-12
+"""Size of what is left of a sum that should be zero."""
 UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -20,7 +22,12 @@ def escape_invisible(text: str, lines: bool = False) -> str:
 
 
 def format_number(value: Any) -> str:
-    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    """Format a number with three decimals; one that would then be zero, and is not, with two digits."""
+    if not isinstance(value, float):
+        return "—" if value is None else str(value)
+    if NOISE <= abs(value) < 0.0005:
+        return f"{value:.1e}"
+    return f"{value if abs(value) >= NOISE else 0.0:.3f}"
 
 
 def format_share(value: float) -> str:

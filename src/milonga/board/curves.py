@@ -18,7 +18,7 @@ from typing import Any
 
 from milonga.reading import LARGEST, ROWS, open_regular, parse_json, read_last_lines
 from milonga.runfolder.files import is_row
-from milonga.runfolder.flow import PREFIX, Flow, compute_reward_flow
+from milonga.runfolder.flow import PREFIX, SIGNAL, Flow, compute_credit
 from milonga.runfolder.record import to_number
 
 MOST_KEYS = 2000
@@ -114,8 +114,8 @@ class Curves:
         with self.lock:
             return sorted(self.columns)
 
-    def recent_rows(self, count: int, prefix: str = "") -> list[dict[str, Any]]:
-        """Return the last `count` rows, each with the numbers whose names start with `prefix`."""
+    def recent_rows(self, count: int, prefix: str | tuple[str, ...] = "") -> list[dict[str, Any]]:
+        """Return the last `count` rows, each with the numbers whose names start with `prefix`, or with one of several."""
         with self.lock:
             first = max(0, len(self.turns) - count)
             named = {key: column for key, column in self.columns.items() if key.startswith(prefix)}
@@ -126,14 +126,8 @@ class Curves:
             ]
 
     def compute_flow(self) -> Flow:
-        """The current reward flow: the sources of each policy's credit in the last recent turn in which it had any."""
-        found: Flow = {}
-        done: set[str] = set()
-        for row in reversed(self.recent_rows(RECENT, PREFIX)):
-            now = compute_reward_flow([row])
-            found |= {edge: share for edge, share in now.items() if edge[1] not in done}
-            done |= {policy for _, policy in now}
-        return found
+        """The reward flow of the run, as `show` and the report have it."""
+        return compute_credit(self.recent_rows(len(self.turns), (PREFIX, SIGNAL)))
 
 
 class Shelf:

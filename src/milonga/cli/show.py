@@ -17,7 +17,8 @@ from rich.text import Text
 
 from milonga.health import Finding, examine
 from milonga.report.curves import TITLES
-from milonga.runfolder.flow import compute_reward_flow
+from milonga.report.verdicts import describe_run
+from milonga.runfolder.flow import compute_credit
 from milonga.runfolder.locks import is_at_work
 from milonga.runfolder.matrix import FIGURES, read_matrix
 from milonga.runfolder.record import Record, read_record
@@ -88,7 +89,8 @@ def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
     if advised:
         out.append(f"milonga run {recipe} --config {config} {SET}{shlex.quote(advised.removeprefix(SET))}")
     if record.summary is not None:
-        out.append(f"milonga eval {run} --split test")
+        if not any(one.severe for one in findings):
+            out.append(f"milonga eval {run} --split test")
         if solves and not any(one.severe for one in findings) and _is_comparable(record.config.recipe):
             out.append(f"milonga compare {recipe} {'tango' if recipe == 'grpo' else 'grpo'} --config {config} --seeds 5")
     return out
@@ -108,11 +110,12 @@ def collect_overview(record: Record, metrics: Sequence[str]) -> dict[str, Any]:
         "recipe": record.config.recipe,
         "task": str(record.config.task["name"]),
         "models": {name: section.model for name, section in record.config.policies.items()},
+        "verdict": describe_run(record),
         "turn": record.last["turn"],
         "finished": record.summary is not None,
         "health": [one.to_json() for one in findings],
         "metrics": {metric: {"start": values[0], "now": values[-1]} for metric, values in curves.items()},
-        "credit": {f"{source}>{policy}": share for (source, policy), share in compute_reward_flow(record.rows).items()},
+        "credit": {f"{source}>{policy}": share for (source, policy), share in compute_credit(record.rows).items()},
         "next": list_next_steps(record, findings),
     }
 
@@ -121,17 +124,19 @@ def show_run(folder: Path, transcripts: int, console: Console, all_: bool = Fals
     """Print a run; return what `--json` prints."""
     record = read_record(folder)
     findings, chosen = examine(record), choose_curves(record)
-    _print_headline(record, chosen, console)
+    _print_headline(record, console)
     print_health(findings, console)
     every = sorted(record.metrics(*KINDS))
     _print_curves(record, every if all_ else chosen, console, all_)
-    for (source, policy), share in compute_reward_flow(record.rows).items():
+    for (source, policy), share in compute_credit(record.rows).items():
         print_text(console, f"  {policy} had {share:.0%} of its credit from {source}")
     if not all_ and (rest := len(every) - len(chosen)) > 0:
         print_text(console, f"  {rest} more metrics: --all")
     _print_matrix(folder, console)
     if transcripts > 0:
-        _print_transcripts(read_transcripts(folder, record.config), transcripts, console)
+        _print_transcripts(found := read_transcripts(folder, record.config), transcripts, console)
+        if not found and record.last["turn"]:
+            print_text(console, f"  no transcripts were kept: {SET}keep.rollouts_every=1 keeps those of every turn")
     print_next_steps(list_next_steps(record, findings), console)
     return collect_overview(record, every if all_ else chosen)
 
@@ -148,8 +153,8 @@ def _print_matrix(folder: Path, console: Console) -> None:
         console.print(table)
 
 
-def _print_headline(record: Record, chosen: Sequence[str], console: Console) -> None:
-    """Print which run it is and what it learned, in two lines."""
+def _print_headline(record: Record, console: Console) -> None:
+    """Print which run it is, and what it came to."""
     config, last = record.config, record.last
     turns = "" if config.budget else f" of {config.turns}"
     state = (
@@ -161,8 +166,7 @@ def _print_headline(record: Record, chosen: Sequence[str], console: Console) -> 
     models = dict.fromkeys(section.model for section in config.policies.values())
     by = ", ".join(f"{' and '.join(n for n, s in config.policies.items() if s.model == model)}: {model}" for model in models)
     print_text(console, by)
-    if chosen and len(values := record.get_curve(chosen[0])[1]) > 1:
-        print_text(console, f"{title_metric(chosen[0])} {values[0]:.3f} -> {values[-1]:.3f} ({values[-1] - values[0]:+.3f})")
+    print_text(console, describe_run(record))
 
 
 def print_health(findings: Sequence[Finding], console: Console) -> None:
@@ -202,7 +206,7 @@ def _print_transcripts(transcripts: Sequence[Transcript], count: int, console: C
     for one in transcripts[-count:]:
         console.rule(Text(escape_invisible(one.id)), align="left")
         print_text(console, one.question)
-        for step in one.steps:
+        for step in () if one.invalid else one.steps:
             said = {None: (" ", ""), True: ("✓", "green"), False: ("✗", "red")}[step.verdict]
             true = {None: "", True: "right", False: "wrong"}[step.truth]
             print_text(console, f"  {step.text:<40} ", said, (f" {true}", "dim"))

@@ -28,7 +28,7 @@ from milonga.report.blocks import (
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.verdicts import describe_run
 from milonga.report.words import format_duration
-from milonga.runfolder.flow import compute_reward_flow
+from milonga.runfolder.flow import compute_credit
 from milonga.runfolder.matrix import FIGURES, read_matrix
 from milonga.runfolder.record import HEADLINE, Record, to_number
 from milonga.runfolder.seals import format_turns, list_lost_turns
@@ -260,7 +260,7 @@ def _build_matrix_section(record: Record) -> list[Section]:
 
 def _build_turn_section(record: Record) -> list[Section]:
     """Build the section with the reward flow and the time spent in a turn."""
-    figures = (build_flow_figure(compute_reward_flow(record.rows)), build_time_figure(record.rows, record.timing))
+    figures = (build_flow_figure(compute_credit(record.rows)), build_time_figure(record.rows, record.timing))
     found = [figure for figure in figures if figure is not None]
     return [Section("Inside a turn", [Figures(found)])] if found else []
 

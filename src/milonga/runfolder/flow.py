@@ -5,29 +5,45 @@ Every train batch names the sources of its credit with their shares; the loop lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from milonga.runfolder.record import to_number
 
 Flow = dict[tuple[str, str], float]
-"""(source, policy) -> mean share of the policy's credit, over the turns in which that source gave any."""
-PREFIX = "flow/"
+"""(source, policy) -> mean share of the policy's credit, over the turns in which it had any."""
+PREFIX, SIGNAL = "flow/", "signal"
 REWARDS = "rewards"
 """The source of credit that reward functions of the user's own are."""
-OUTSIDE = ("answers", REWARDS, "steps", "demonstrations", "text", "preferences", "format", "construction", "execution")
+OUTSIDE = (
+    *("answers", REWARDS, "steps", "demonstrations", "text", "preferences"),
+    *("format", "construction", "execution"),
+)
 """Sources of credit that are not agents."""
 
 
 def compute_reward_flow(rows: Iterable[Mapping[str, Any]]) -> Flow:
-    found: dict[tuple[str, str], list[float]] = {}
+    """Compute the flow of some turns. A source that gave a policy nothing in a turn is zero there: shares add up to 1."""
+    turns: dict[str, list[dict[str, float]]] = {}
     for row in rows:
+        found: dict[str, dict[str, float]] = {}
         for key, share in row.items():
-            if key.startswith(PREFIX):
+            if key.startswith(PREFIX) and (known := to_number(share)) is not None:
                 source, _, policy = key.removeprefix(PREFIX).partition(">")
-                if (known := to_number(share)) is not None:
-                    found.setdefault((source, policy), []).append(known)
-    return {edge: sum(shares) / len(shares) for edge, shares in found.items()}
+                found.setdefault(policy, {})[source] = known
+        for policy, shares in found.items():
+            turns.setdefault(policy, []).append(shares)
+    return {
+        (source, policy): sum(shares.get(source, 0.0) for shares in each) / len(each)
+        for policy, each in turns.items()
+        for source in dict.fromkeys(name for shares in each for name in shares)
+    }
+
+
+def compute_credit(rows: Sequence[Mapping[str, Any]]) -> Flow:
+    """Compute the flow of a run for people; none where no turn had a signal: shares of nothing mislead."""
+    signals = [row[SIGNAL] for row in rows if SIGNAL in row]
+    return {} if signals and not any(signals) else compute_reward_flow(rows)
 
 
 def to_mermaid(flow: Flow) -> str:

@@ -93,6 +93,8 @@ def make_url(page: str, name: str = "", **query: object) -> str:
 
 def format_advantage(value: float, scale: float) -> str:
     """Format an advantage with as many digits as the largest on the page needs, so that small ones do not all read 0.00."""
+    if value == 0:
+        return "0"
     return f"{value:+.2f}" if scale >= TINY else f"{value:+.1e}"
 
 
