@@ -4,8 +4,8 @@
     python scripts/measure_costs.py tango prime --turns 2          # some of them, anew; the others stay
 
 The models are the embedded ones, turns and options those by default, the batch is the same for all. Turns of other agents,
-warm-ups and first phases of imitation are counted, evaluations are not. FLOPs are those of the ledger, so that the result does
-not depend on the machine. What is not possible (a task that GRPO cannot learn, a model that is missing) is kept with its reason.
+warm-ups and first phases of imitation are counted, evaluations are not. FLOPs are those of the ledger: the result does not
+depend on the machine. What is not possible (a task that GRPO cannot learn, a model that is missing) is kept with its reason.
 """
 
 from __future__ import annotations
