@@ -16,6 +16,7 @@ from milonga.comparing.progress import read_last_turn
 from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_studies
 from milonga.comparing.sweep import GIB, ROOM, Sweep, count_fitting, estimate_memory, name_run, sweep
 from milonga.errors import ConfigError, RunFolderError, UserError
+from milonga.runfolder.files import JsonLines
 from milonga.tasks import make_task
 
 STUDY = """
@@ -76,6 +77,8 @@ def test_a_study_is_a_grid_for_each_block_and_seed_by_seed(tmp_path: Path) -> No
         (("turns = 1", "tuns = 1"), "tuns"),
         (('grid = { "lr" = [1e-5, 1e-4] }', "grid = 3"), "grid is a table of settings, not 3"),
         (("[common]", "common = 3\n[other]"), "unknown key 'other'"),
+        (('recipe = ["grpo"]', 'recipe = ["grpo"]\nmatch = "flop"'), "unknown match 'flop': did you mean 'flops'?"),
+        (('recipe = ["grpo"]', 'recipe = ["grpo"]\nmatch = "flops"'), "match = 'flops' needs a second recipe"),
         (("$DATA", "$FOLDER"), "$FOLDER has no value; give it with --with FOLDER=VALUE"),
     ],
 )
@@ -188,7 +191,9 @@ def test_another_study_does_not_go_on_in_the_folder_of_the_first(tmp_path: Path)
 
 def test_a_run_that_runs_out_of_its_share_gets_twice_as_much(tmp_path: Path) -> None:
     one, two, three = (Run("arm", seed, tmp_path / str(seed)) for seed in range(3))
-    work = Sweep([], dict.fromkeys((one, two, three), 0.4), [two, three])
+    (arm, *_) = read(tmp_path / "study")
+    runs = [(arm, run) for run in (one, two, three)]
+    work = Sweep(runs, dict.fromkeys((one, two, three), 0.4), [two, three], tmp_path)
     assert work.take_next([one]) == two and work.take_next([one, two]) is None
     said = work.end(one, {"error": "memory ran out", "out_of_memory": True})
     assert said is not None and "80%" in said and work.waiting == [one, three] and not work.failed
@@ -199,9 +204,47 @@ def test_a_run_that_runs_out_of_its_share_gets_twice_as_much(tmp_path: Path) -> 
     assert work.failed == {one: "memory ran out"}, "with the whole memory there is nothing more to give"
 
 
+MATCHED = """
+[common]
+turns = 2
+device = "cpu"
+threads = 1
+task = { name = "chain", ops = 2 }
+batch = { problems = 2, rollouts = 2 }
+eval = { problems = 2, samples = 1, bench = 0 }
+keep = { checkpoint_every = 100, rollouts_every = 0 }
+
+[[runs]]
+name = "pair"
+recipe = ["tango", "grpo"]
+seeds = [3]
+match = "flops"
+set = { options = { n_generator = 1, warmup = 1 } }
+"""
+
+
+def test_a_matched_run_gets_what_its_reference_used_and_waits_for_it(tmp_path: Path) -> None:
+    """Options that only Tango has may stand in what both share."""
+    (tmp_path / "study.toml").write_text(MATCHED)
+    arms, out = read_studies([tmp_path / "study.toml"], {}), tmp_path / "out"
+    tango, grpo = (run for _, run in order_runs(arms, out))
+    assert arms[0].reference is None and arms[1].reference_run(3, out) == tango
+    assert arms[1].identity["match"] == {"flops": "tango"} and arms[1].identity["options"] == {}
+    work = Sweep([(arms[0], tango), (arms[1], grpo)], {tango: 0.5, grpo: 0.5}, [grpo, tango], out)
+    assert work.take_next([]) == tango and work.take_next([tango]) is None, "its budget is not known yet"
+    alone = sweep(arms, out, {}, only=["pair/grpo"], jobs=1, quiet=True)
+    assert list(alone["failed"].values()) == ["its budget is that of pair/tango/seed-3, which is not finished"]
+    done = sweep(arms, out, {}, jobs=2, quiet=True)
+    assert (done["finished"], done["failed"]) == (2, {})
+    used, (*_, before, last) = tango.read_compute("flops"), JsonLines(grpo.folder / "metrics.jsonl").rows()
+    assert before["compute/flops"] < used <= last["compute/flops"], "it ends with the turn that uses its budget up"
+    rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    assert [row["settings"].get("match") for row in rows] == [None, {"flops": "tango"}]
+
+
 def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:
     run = Run("a", 0, tmp_path / "a" / "seed-0")
-    work = Sweep([], {run: 1.0}, [])
+    work = Sweep([], {run: 1.0}, [], tmp_path)
     said = work.end(run, {"error": "KeyError: 'x'", "traceback": "Traceback, line by line"})
     assert (said, work.failed[run]) == (f"KeyError: 'x' (see {run.folder / 'error.txt'})", "KeyError: 'x'")
     assert (run.folder / "error.txt").read_text() == "Traceback, line by line"

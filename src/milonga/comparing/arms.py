@@ -133,7 +133,7 @@ def plan_comparison(
     if match == "auto":
         match = _choose_match(arms)
     elif match == "flops":
-        _check_flops_known(arms)
+        check_flops_known(arms)
     _check_metric(_add_eval_prefix(metric), arms)
     return Comparison(arms, chosen, cast(Match, match), _add_eval_prefix(metric), _find_baseline(baseline, list(named)))
 
@@ -216,13 +216,13 @@ def _choose_match(arms: Sequence[Arm]) -> Match:
     if len({arm.recipe for arm in arms}) == 1:
         return "turns"
     try:
-        _check_flops_known(arms)
+        check_flops_known(arms)
     except ConfigError:
         return "turns"
     return "flops"
 
 
-def _check_flops_known(arms: Sequence[Arm]) -> None:
+def check_flops_known(arms: Sequence[Arm]) -> None:
     """Check that the FLOPs of every policy are known, which matching FLOPs needs."""
     for arm in arms:
         for name, section in arm.plan.policies.items():

@@ -14,9 +14,8 @@ from typing import Any
 from milonga import api
 from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
-from milonga.errors import RunFolderError, UserError
+from milonga.errors import UserError
 from milonga.interrupts import delay_interrupts
-from milonga.runfolder.record import Costs, read_shape
 from milonga.text import escape_invisible
 
 TICK = 0.5
@@ -151,15 +150,9 @@ class Work:
                 self.failed[run] = f"its budget is that of {reference}, which failed"
             elif reference.finished:
                 self.waiting.remove(run)
-                return run, self.arms[run.arm].config(run.seed, {self.comparison.match: self.read_budget(reference)})
+                match = self.comparison.match
+                return run, self.arms[run.arm].config(run.seed, {match: reference.read_compute(match)})
         return None
-
-    def read_budget(self, reference: Run) -> float:
-        report = read_shape(reference.folder / "report.json", Costs)
-        used = None if report is None else report.compute.get(self.comparison.match)
-        if used is None:
-            raise RunFolderError(f"'{reference.folder}' has no report that says how many {self.comparison.match} it used")
-        return used
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
         """Record the result of a run; a traceback is written into its folder. Return the error message, if any."""

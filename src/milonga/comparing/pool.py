@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from milonga.errors import RunFolderError
 from milonga.runfolder.files import write_atomically
+from milonga.runfolder.record import Costs, read_shape
 
 GRACE = 60.0
 """Seconds that runs have to finish their turn and write a checkpoint, when they are asked to stop."""
@@ -44,6 +46,14 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.arm} seed {self.seed}"
+
+    def read_compute(self, what: str) -> float:
+        """Return how many tokens, or FLOPs, this finished run used: the budget of those that are matched with it."""
+        report = read_shape(self.folder / "report.json", Costs)
+        used = None if report is None else report.compute.get(what)
+        if used is None:
+            raise RunFolderError(f"'{self.folder}' has no report that says how many {what} it used")
+        return used
 
     def note_error(self, answer: Mapping[str, Any]) -> str | None:
         """Return the error that a run ended with, or None; its traceback, if it has one, is written into the run's folder."""

@@ -10,9 +10,11 @@ and a grid of settings:
     seeds = [0, 1, 2]
     grid = { lr = [1e-5, 1e-4] }               # every combination
     set = { policies.generator.model = "$MODEL" }
+    match = "flops"                            # the other recipes get what the first one used
 
 Invariants: everything is checked before anything runs; `$NAME` stands for what differs between machines and is no part of what
-a run is; runs of one seed come before those of the next, so that an unfinished study already has pairs.
+a run is; runs of one seed come before those of the next, so that an unfinished study already has pairs; a run that is matched
+has the budget that the first recipe of its block used with the same seed and the same settings of the grid.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from milonga.comparing.arms import DEFAULTS, Arm
+from milonga.comparing.arms import DEFAULTS, Arm, Match, check_flops_known
 from milonga.comparing.pool import Run
 from milonga.config import expand_keys, merge, read_toml
 from milonga.errors import ConfigError, suggest_name
-from milonga.resolve import MakeTask, resolve
+from milonga.resolve import MakeTask, drop_foreign_settings, resolve
 from milonga.tasks import Task, make_task
 
-BLOCK_KEYS = ("name", "recipe", "seeds", "grid", "set")
+BLOCK_KEYS = ("name", "recipe", "seeds", "grid", "set", "match")
 STUDY_KEYS = ("common", "runs")
 PLACEHOLDER = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 
@@ -46,9 +48,29 @@ class StudyArm:
     asked: Mapping[str, Any]
     """Its settings as the file has them, placeholders included: what the run is, on whatever machine."""
     seeds: tuple[int, ...]
+    match: Match = "turns"
+    reference: Arm | None = None
+    """The arm whose compute this one gets; None where turns are matched, and for the reference itself."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its runs are, but for their seeds."""
+        return dict(self.asked) | ({} if self.reference is None else {"match": {self.match: self.reference.name}})
 
     def run(self, seed: int, out: Path) -> Run:
-        return Run(self.arm.name, seed, out / self.block / self.arm.folder / f"seed-{seed}")
+        return self._place(self.arm, seed, out)
+
+    def reference_run(self, seed: int, out: Path) -> Run | None:
+        """The run that has to be finished before this one can begin, if there is one."""
+        return None if self.reference is None else self._place(self.reference, seed, out)
+
+    def config(self, seed: int, out: Path) -> dict[str, Any]:
+        """Make the config of a run; one that is matched has the budget that its reference used."""
+        reference = self.reference_run(seed, out)
+        return self.arm.config(seed, None if reference is None else {self.match: reference.read_compute(self.match)})
+
+    def _place(self, arm: Arm, seed: int, out: Path) -> Run:
+        return Run(arm.name, seed, out / self.block / arm.folder / f"seed-{seed}")
 
 
 def read_studies(files: Sequence[Path], known: Mapping[str, str], settings: Sequence[Mapping[str, Any]] = ()) -> list[StudyArm]:
@@ -75,8 +97,10 @@ def _read_study(
     overrides: dict[str, Any] = {}
     for setting in settings:
         overrides = merge(overrides, setting)
-    for number, block in enumerate(blocks, 1):
-        yield from _read_block(file, number, block, common, known, overrides, make)
+    parsed = [_parse_block(block, number, f"'{file}', block {number} of runs") for number, block in enumerate(blocks, 1)]
+    recipes = [recipe for block in parsed for recipe in block.recipes]
+    for block in parsed:
+        yield from _plan_block(block, common, recipes, known, overrides, make)
 
 
 def share_tasks() -> MakeTask:
@@ -93,37 +117,68 @@ def share_tasks() -> MakeTask:
     return make
 
 
-def _read_block(
-    file: Path,
-    number: int,
-    block: Mapping[str, Any],
+@dataclass(frozen=True)
+class _Block:
+    """A block of runs as the file has it, checked as far as it can be without its recipes."""
+
+    name: str
+    where: str
+    recipes: Sequence[str]
+    seeds: Sequence[int]
+    grid: Mapping[str, Sequence[Any]]
+    shared: Mapping[str, Any]
+    match: Match
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """List every combination of the grid."""
+        for values in itertools.product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+
+def _parse_block(block: Any, number: int, where: str) -> _Block:
+    if not isinstance(block, Mapping):
+        raise ConfigError(f"{where} is no table: write [[runs]]")
+    _refuse_unknown(block, BLOCK_KEYS, where)
+    recipes, seeds, match = _as_list(block.get("recipe")), _as_list(block.get("seeds", [0])), block.get("match", "turns")
+    if not recipes or len(set(recipes)) < len(recipes) or not all(isinstance(recipe, str) for recipe in recipes):
+        raise ConfigError(f'{where}: recipe = "grpo", or a list of recipes, each once')
+    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(seed, int) for seed in seeds):
+        raise ConfigError(f"{where}: seeds is a list of numbers, each once")
+    if match not in get_args(Match):
+        raise ConfigError(f"{where}: unknown match '{match}': {suggest_name(str(match), get_args(Match))}")
+    if match != "turns" and len(recipes) < 2:
+        raise ConfigError(f"{where}: match = '{match}' needs a second recipe, which gets what the first one used")
+    grid = _get_table(block, "grid", where)
+    if not all(isinstance(values, list) and values for values in grid.values()):
+        raise ConfigError(f"{where}: every key of grid has a list of values")
+    shared = expand_keys(_get_table(block, "set", where))
+    return _Block(str(block.get("name", f"runs-{number}")), where, recipes, seeds, grid, shared, match)
+
+
+def _plan_block(
+    block: _Block,
     common: Mapping[str, Any],
+    recipes: Sequence[str],
     known: Mapping[str, str],
     overrides: Mapping[str, Any],
     make: MakeTask,
 ) -> Iterator[StudyArm]:
-    where = f"'{file}', block {number} of runs"
-    if not isinstance(block, Mapping):
-        raise ConfigError(f"{where} is no table: write [[runs]]")
-    _refuse_unknown(block, BLOCK_KEYS, where)
-    recipes, seeds = _as_list(block.get("recipe")), _as_list(block.get("seeds", [0]))
-    if not recipes or not all(isinstance(recipe, str) for recipe in recipes):
-        raise ConfigError(f'{where}: recipe = "grpo", or a list of recipes')
-    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(seed, int) for seed in seeds):
-        raise ConfigError(f"{where}: seeds is a list of numbers, each once")
-    grid, shared = _get_table(block, "grid", where), merge(common, expand_keys(_get_table(block, "set", where)))
-    if not all(isinstance(values, list) and values for values in grid.values()):
-        raise ConfigError(f"{where}: every key of grid has a list of values")
-    for key in grid:
+    """Plan the arms of a block. A recipe has no agents and options that only others of the file's `recipes` have."""
+    for key in block.grid:
         if merge(expand_keys({key: None}), overrides) == overrides:
-            raise ConfigError(f"{where}: {key} varies there; it cannot be set for all runs")
-    for recipe, values in itertools.product(recipes, itertools.product(*grid.values())):
-        cell = dict(zip(grid, values, strict=True))
-        asked = merge(merge(merge(shared, expand_keys(cell)), overrides), {"recipe": recipe})
+            raise ConfigError(f"{block.where}: {key} varies there; it cannot be set for all runs")
+    references: dict[int, Arm] = {}
+    for recipe, (number, cell) in itertools.product(block.recipes, enumerate(block.cells())):
+        asked = merge(merge(merge(common, block.shared), expand_keys(cell)), overrides)
+        asked = drop_foreign_settings(asked, recipe, recipes) | {"recipe": recipe}
+        filled = fill_placeholders(asked, known, block.where)
         name = ", ".join([recipe, *(f"{key}={value}" for key, value in cell.items())])
-        filled = fill_placeholders(asked, known, where)
-        arm = Arm(name, recipe, resolve([filled, {"seed": seeds[0]}], make_task=make))
-        yield StudyArm(arm, str(block.get("name", f"runs-{number}")), asked, tuple(seeds))
+        arm = Arm(name, recipe, resolve([filled, {"seed": block.seeds[0]}], make_task=make))
+        if block.match == "flops":
+            check_flops_known([arm])
+        reference = None if block.match == "turns" else references.get(number)
+        references.setdefault(number, arm)
+        yield StudyArm(arm, block.name, asked, tuple(block.seeds), block.match, reference)
 
 
 def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:

@@ -1,8 +1,9 @@
 """`sweep`: make the runs of a study on a machine that may be there only for some minutes.
 
 Invariants: one sweep at a time works in a folder; finished runs are kept and unfinished ones resumed, also on another machine;
-at the time limit every run ends after its turn with a checkpoint; runs side by side on one GPU have each a share of its memory,
-and one that runs out of its share gets twice as much; what ends in an error does not stop the others.
+at the time limit every run ends after its turn with a checkpoint; a run that is matched waits for its reference; runs side by
+side on one GPU have each a share of its memory, and one that runs out of its share gets twice as much; what ends in an error
+does not stop the others.
 """
 
 from __future__ import annotations
@@ -59,17 +60,26 @@ class Sweep:
     shares: dict[Run, float]
     """Share of the GPU's memory that each run gets; 1 on a CPU."""
     waiting: list[Run]
+    out: Path
     failed: dict[Run, str] = field(default_factory=dict)
     stopped: list[Run] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.arms = {run: arm for arm, run in self.runs}
+
     def config(self, run: Run) -> dict[str, Any]:
-        return next(arm for arm, one in self.runs if one == run).arm.config(run.seed)
+        return self.arms[run].config(run.seed, self.out)
 
     def take_next(self, running: Sequence[Run]) -> Run | None:
-        """Take the next run whose share is free beside those that run; None if there is none now."""
+        """Take the next run whose share is free beside those that run, and whose budget is known; None if there is none now."""
         free = 1.0 - sum(self.shares[run] for run in running)
-        for run in self.waiting:
-            if self.shares[run] <= free + 1e-9:
+        for run in list(self.waiting):
+            reference = self.arms[run].reference_run(run.seed, self.out)
+            if reference is not None and not reference.finished:
+                if reference not in running and reference not in self.waiting:
+                    self.waiting.remove(run)
+                    self.failed[run] = f"its budget is that of {name_run(reference, self.out)}, which is not finished"
+            elif self.shares[run] <= free + 1e-9:
                 self.waiting.remove(run)
                 return run
         return None
@@ -113,7 +123,7 @@ def sweep(
         waiting = [run for _, run in chosen if not run.finished]
         count = jobs or (count_cores() if on_cpu else count_fitting(chosen, measure_gpu()))
         share = 1.0 / count
-        work = Sweep(chosen, {run: share for _, run in chosen}, waiting)
+        work = Sweep(chosen, {run: share for _, run in chosen}, waiting, out)
         try:
             if waiting:
                 _run_until(work, on_cpu, is_over, count, quiet, lambda: write_table(out, arms))
@@ -143,7 +153,7 @@ def _run_until(
 ) -> None:
     """Start runs while there is room, and end them cleanly when the time is over, or when a signal asks to stop. `keep` is
     called after every run, so that a machine that goes away leaves a table of what it finished."""
-    turns = {arm.arm.name: arm.arm.turns for arm, _ in work.runs}
+    turns = {arm.arm.name: None if arm.reference else arm.arm.turns for arm, _ in work.runs}
     done = sum(run.finished for _, run in work.runs)
     with (
         Progress(len(work.runs), done, jobs, turns, quiet) as progress,
@@ -167,7 +177,7 @@ def _run_until(
 def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) -> None:
     """Write what the runs are, or compare it with what the folder's runs were made with. Where only the values of placeholders
     changed, as on another machine, unfinished runs get the new ones."""
-    asked = {f"{arm.block}/{arm.arm.folder}": dict(arm.asked) for arm in arms}
+    asked = {f"{arm.block}/{arm.arm.folder}": arm.identity for arm in arms}
     file = out / PLAN
     old = read_shape(file, MadeWith) or MadeWith(runs={}, known=dict(known))
     for name, settings in asked.items():
@@ -176,7 +186,7 @@ def write_plan(out: Path, arms: Sequence[StudyArm], known: Mapping[str, str]) ->
     if old.known != dict(known):
         for arm, run in order_runs(arms, out):
             if (run.folder / "config.toml").exists() and not run.finished:
-                _replace_config(run.folder, arm.arm.config(run.seed))
+                _replace_config(run.folder, arm.config(run.seed, out))
     write_atomically(file, json.dumps({"runs": old.runs | asked, "with": dict(known)}, indent=1) + "\n")
 
 
@@ -192,13 +202,13 @@ def write_table(out: Path, arms: Sequence[StudyArm]) -> None:
 
 
 def _describe_run(arm: StudyArm, run: Run, out: Path) -> dict[str, Any]:
-    settings = json.dumps(arm.asked, sort_keys=True)
+    settings = json.dumps(arm.identity, sort_keys=True)
     measured = [row for row in JsonLines(run.folder / "metrics.jsonl").rows() if any(key.startswith("eval/") for key in row)]
     return {
         "name": name_run(run, out),
         "recipe": arm.arm.recipe,
         "seed": run.seed,
-        "settings": arm.asked,
+        "settings": arm.identity,
         "hash": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
         "finished": run.finished,
         "turn": read_last_turn(run.folder),
