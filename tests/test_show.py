@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import milonga
 from cases import TINY
 from helpers import Command
 from milonga.api import plan_run
-from milonga.cli.show import choose_curves, list_next_steps, title_metric
+from milonga.cli.show import choose_curves, draw_sparkline, list_next_steps, print_text, title_metric
 from milonga.comparing.arms import plan_comparison
 from milonga.config import Config, RewardSection, parse_setting, to_toml
 from milonga.engine import Progress
@@ -72,6 +73,28 @@ def test_steps_follow_the_state_of_a_run(tmp_path: Path) -> None:
     assert list_next_steps(stopped, []) == [f"milonga resume {tmp_path}"]
 
 
+def test_all_that_is_advised_is_one_command(tmp_path: Path) -> None:
+    record = make_record(tmp_path, resolve([TINY, {"recipe": "grpo"}]).config, eval__generator__accuracy=0.5)
+    more = Finding("mismatch", "far", "--set dtype=float32", ("dtype",))
+    words = shlex.split(list_next_steps(record, [TRUNCATED, more, TRUNCATED])[1])
+    assert words[5:] == ["--set", "sampling.max_tokens=48", "--set", "dtype=float32"]
+
+
+def test_a_sparkline_shows_the_whole_of_a_curve() -> None:
+    assert draw_sparkline([0.0, 1.0]) == "▁█" and draw_sparkline([3.0, 3.0, 3.0]) == "▁▁▁"
+    fell = draw_sparkline([1.0] * 40 + [0.0] * 40)
+    assert fell == "█" * 8 + "▁" * 8, "the first half too, though the last sixteen values are all alike"
+    assert draw_sparkline([*range(8)]) == "▁▂▃▄▅▆▇█"
+
+
+def test_sentences_are_wrapped_on_a_terminal_and_nothing_else_is() -> None:
+    sentence = "a word " * 20
+    for terminal, wrap, lines in ((True, True, 2), (True, False, 1), (False, True, 1)):
+        screen = io.StringIO()
+        print_text(Console(file=screen, width=80, force_terminal=terminal), sentence, wrap=wrap)
+        assert len(screen.getvalue().splitlines()) == lines, (terminal, wrap)
+
+
 def test_the_curves_that_matter_are_accuracy_the_claim_and_what_is_usual(tmp_path: Path) -> None:
     figures = {
         name.replace("/", "__"): 0.5 for name in (ACCURACY, "eval/verifier/pair_accuracy", "eval/verifier/f1", "eval/zeal")
@@ -87,6 +110,12 @@ def test_the_curves_that_matter_are_accuracy_the_claim_and_what_is_usual(tmp_pat
     assert choose_curves(make_record(tmp_path, grpo, **both)) == [ACCURACY]
     paid = grpo.model_copy(update={"rewards": [RewardSection(function="a.py:f")]})
     assert choose_curves(make_record(tmp_path, paid, **both)) == ["eval/generator/reward", ACCURACY]
+    both["rollouts__generator__reward"] = 0.2
+    assert choose_curves(make_record(tmp_path, paid, **both)) == [
+        "eval/generator/reward",
+        "rollouts/generator/reward",
+        ACCURACY,
+    ]
     own = grpo.model_copy(update={"recipe": "mine.py:Mine"})  # is not loaded: there is no such file
     assert choose_curves(make_record(tmp_path, own, eval__mine__zeal=0.5)) == ["eval/mine/zeal"]
     assert title_metric("eval/mine/zeal") == "mine/zeal"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -28,38 +29,41 @@ from milonga.text import escape_invisible, format_number
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 16
-"""Most points of a sparkline: the last ones."""
+"""Most points of a sparkline; of a longer curve each is the mean of as many values."""
 MOST_CURVES = 3
 MATTERS = (
     *("eval/generator/accuracy", "eval/verifier/f1", "eval/hacking_gap", "eval/verifier/balanced_accuracy"),
     *("rollouts/generator/accuracy", "learn/generator/entropy"),
 )
 """Metrics that matter for most recipes, the first ones most."""
+PAID = ("eval/generator/reward", "rollouts/generator/reward")
+"""Those that matter more where reward functions of the user's own pay."""
 SET = "--set "
 MOST_REASONS = 5
 KINDS = ("eval/", "rollouts/", "learn/", "credit/")
 
 
-def print_text(console: Console, *parts: str | tuple[str, str]) -> None:
-    """Print text that may be anybody's in one paragraph: nothing in it is markup, nothing is wrapped, and control characters
-    are printed as escapes. A part may come with a style."""
+def print_text(console: Console, *parts: str | tuple[str, str], wrap: bool = False) -> None:
+    """Print text that may be anybody's in one paragraph: no part of it is markup, and control characters are escaped. A part
+    may come with a style. Sentences may be wrapped to a terminal's width; what is copied, or was written by a model, is not."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-    console.print(Text.assemble(*((escape_invisible(text, lines=True), style) for text, style in pairs)), soft_wrap=True)
+    text = Text.assemble(*((escape_invisible(text, lines=True), style) for text, style in pairs))
+    console.print(text, soft_wrap=not (wrap and console.is_terminal))
 
 
 def draw_sparkline(values: Sequence[float]) -> str:
-    """Draw the end of a curve as a sparkline, one line of text."""
-    values = values[-WIDTH:]
-    low, high = min(values), max(values)
+    """Draw a whole curve as a sparkline, one line of text."""
+    points = [float(part.mean()) for part in np.array_split(np.asarray(values), min(WIDTH, len(values)))]
+    low, high = min(points), max(points)
     span = (high - low) or 1.0
-    return "".join(BLOCKS[1 + round((v - low) / span * (len(BLOCKS) - 2))] for v in values)
+    return "".join(BLOCKS[1 + round((v - low) / span * (len(BLOCKS) - 2))] for v in points)
 
 
 def choose_curves(record: Record) -> list[str]:
     """Choose the metrics that matter for a recipe: accuracy, what its claim is about, what it measures itself, and what matters
     for most; those with a curve before those with one value."""
     known = record.curves
-    wanted = ["eval/generator/reward", MATTERS[0]] if record.config.rewards else [MATTERS[0]]
+    wanted = [*(PAID if record.config.rewards else ()), MATTERS[0]]
     if (name := record.config.recipe) in CLAIMS:
         wanted.append(CLAIMS.get(name).metric)
     if name in RECIPES:  # one of the user's own is not loaded to look at a run
@@ -79,7 +83,7 @@ def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
     """List commands that make sense now. They carry this run's own task and models, by its config."""
     run, config = shlex.quote(str(record.folder)), shlex.quote(str(record.folder / "config.toml"))
     recipe = shlex.quote(record.config.recipe)
-    advised = next((one.help for one in findings if one.help.startswith(SET)), None)
+    advised = dict.fromkeys(one.help.removeprefix(SET) for one in findings if one.help.startswith(SET))
     solves = bool(record.get_curve(MATTERS[0])[0])
     out = []
     if record.summary is None and not is_at_work(record.folder):  # or it would be refused
@@ -87,7 +91,7 @@ def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
     if findings and solves:
         out.append(f"milonga probe {recipe} --config {config}")
     if advised:
-        out.append(f"milonga run {recipe} --config {config} {SET}{shlex.quote(advised.removeprefix(SET))}")
+        out.append(f"milonga run {recipe} --config {config} {' '.join(f'{SET}{shlex.quote(one)}' for one in advised)}")
     if record.summary is not None:
         if not any(one.severe for one in findings):
             out.append(f"milonga eval {run} --split test")
@@ -166,7 +170,7 @@ def _print_headline(record: Record, console: Console) -> None:
     models = dict.fromkeys(section.model for section in config.policies.values())
     by = ", ".join(f"{' and '.join(n for n, s in config.policies.items() if s.model == model)}: {model}" for model in models)
     print_text(console, by)
-    print_text(console, describe_run(record))
+    print_text(console, describe_run(record), wrap=True)
 
 
 def print_health(findings: Sequence[Finding], console: Console) -> None:
@@ -174,7 +178,7 @@ def print_health(findings: Sequence[Finding], console: Console) -> None:
     if not findings:
         print_text(console, "health: ", ("nothing found wrong", "green"))
     for one in findings:
-        print_text(console, "health: ", (one.badge, "bold red" if one.severe else "bold yellow"), f": {one}")
+        print_text(console, "health: ", (one.badge, "bold red" if one.severe else "bold yellow"), f": {one}", wrap=True)
 
 
 def print_next_steps(steps: Sequence[str], console: Console) -> None:
@@ -218,6 +222,15 @@ def _print_transcripts(transcripts: Sequence[Transcript], count: int, console: C
         if one.invalid:
             print_text(console, (f"  cannot be read: {one.invalid}; as it was written:", "dim"))
             print_text(console, one.text)
-    bad = [one for one in transcripts if one.invalid]
-    for reason, number in Counter(one.invalid for one in bad).most_common(MOST_REASONS):
-        print_text(console, f"{number} of {len(transcripts)} solutions cannot be read: {reason}")
+        if one.check_invalid:
+            print_text(console, (f"  the verification cannot be read: {one.check_invalid}; as it was written:", "dim"))
+            print_text(console, one.check_text)
+    _print_reasons("solutions", len(transcripts), [one.invalid for one in transcripts if one.invalid], console)
+    checks = sum(one.agreeing[1] for one in transcripts)
+    _print_reasons("verifications", checks, [reason for one in transcripts for reason in one.unread], console)
+
+
+def _print_reasons(what: str, count: int, reasons: Sequence[str], console: Console) -> None:
+    """Print why some of these outputs cannot be read, the most frequent reasons first."""
+    for reason, number in Counter(reasons).most_common(MOST_REASONS):
+        print_text(console, f"{number} of {count} {what} cannot be read: {reason}")

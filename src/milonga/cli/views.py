@@ -46,6 +46,14 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     print_next_steps([f"milonga show {shlex.quote(report['run'])}", *list_next_steps(record, findings)], console)
 
 
+def complete_report(report: dict[str, Any]) -> dict[str, Any]:
+    """Complete a run's report, which is the same on every machine, by what depends on this one: all that is wrong with its
+    health, a slow grader too, and what to do next."""
+    record = read_record(Path(report["run"]))
+    findings = examine(record)
+    return report | {"health": [one.to_json() for one in findings], "next": list_next_steps(record, findings)}
+
+
 def print_metrics(metrics: dict[str, Any], console: Console) -> None:
     table = Table("metric", "value")
     for key, value in metrics.items():

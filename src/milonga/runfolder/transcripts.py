@@ -53,6 +53,10 @@ class Transcript:
     says_right: bool | None = None
     """The verification's final verdict; None if none can be parsed."""
     check_text: str = ""
+    check_invalid: str | None = None
+    """Why that verification could not be parsed."""
+    unread: Sequence[str] = ()
+    """Of all its verifications that could not be parsed, why."""
     agreeing: tuple[int, int] = field(default=(0, 0))
     """(how many verifications call this solution right, how many there are)."""
     cut: str = ""
@@ -120,6 +124,8 @@ def _build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]
         checked=check is not None,
         says_right=None if check is None else check["final_verdict"],
         check_text="" if check is None else check["text"],
+        check_invalid=None if check is None else check["invalid"],
+        unread=tuple(one["invalid"] for one in checks if one["invalid"]),
         agreeing=(sum(one["final_verdict"] is True for one in checks), len(checks)),
         cut=_describe_cut(row["finish"] == "length", check is not None and check["finish"] == "length"),
     )

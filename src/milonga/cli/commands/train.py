@@ -115,7 +115,7 @@ def run(
 ) -> None:
     """Train by a recipe."""
     from milonga import api
-    from milonga.cli.views import print_summary
+    from milonga.cli.views import complete_report, print_summary
     from milonga.config import to_toml
     from milonga.flags import make_layer, place_on_gpus
     from milonga.systems.custom import find_recipe
@@ -158,7 +158,7 @@ def run(
     report = api.start(plan, out if out is not None else api.choose_run_folder(recipe), force=force)
     print_summary(report, console)
     if json:
-        print_json(report)
+        print_json(complete_report(report))
 
 
 @app.command(
@@ -185,7 +185,7 @@ def resume(
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
     from milonga import api
-    from milonga.cli.views import print_summary
+    from milonga.cli.views import complete_report, print_summary
 
     before = _get_report_time(folder)
     report = api.resume(
@@ -194,7 +194,7 @@ def resume(
     if _get_report_time(folder) != before:  # otherwise nothing was learned: what it had learned, `show` says
         print_summary(report, console)
     if json:
-        print_json(report)
+        print_json(complete_report(report))
 
 
 def _get_report_time(folder: Path) -> int | None:
