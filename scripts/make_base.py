@@ -1,12 +1,14 @@
-"""Make an embedded base model again: tokenizer, 1.8M-parameter Llama, noisy demonstrations in the roles of its tasks.
+"""Make a base model: tokenizer, small Llama, noisy demonstrations in the roles of its tasks.
 
-Deterministic on one machine: data is keyed by (seed, step), weights by the seed. The result replaces the folder
-`src/milonga/embedded/NAME`; the README there tells what was used for those that are shipped.
+Deterministic on one machine: data is keyed by (seed, step), weights by the seed. Without `--out` the result replaces the folder
+`src/milonga/embedded/NAME`; the README there tells what was used for those that are shipped. The bases of the study (`study`,
+`judge…`) are not shipped, and come in four sizes.
 
     python scripts/make_base.py --device cuda
     python scripts/make_base.py --base search --warm src/milonga/embedded/base --device cuda
     python scripts/make_base.py --base bugs --warm src/milonga/embedded/base --device cuda --workers 12
     python scripts/make_base.py --base code --warm src/milonga/embedded/base --device cuda --workers 12
+    python scripts/make_base.py --base study --size 7M --out bases/generator-7M --device cuda --workers 12
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import base_bugs
 import base_code
 import base_search
+import base_study
 from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
@@ -63,11 +66,16 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS)
 
 
-def make_model(vocab: int) -> LlamaForCausalLM:
+SIZES = {"0.4M": (96, 3), "1.8M": (192, 4), "7M": (320, 6), "28M": (576, 7)}
+"""Width and layers; a head has 32 of the width, the inner layer eight thirds of it, in whole blocks of 32."""
+
+
+def make_model(vocab: int, size: str) -> LlamaForCausalLM:
+    width, layers = SIZES[size]
     config = LlamaConfig(
-        vocab_size=vocab, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=6, max_position_embeddings=512, tie_word_embeddings=True, attn_implementation="eager",
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        vocab_size=vocab, hidden_size=width, intermediate_size=8 * width // 3 // 32 * 32, num_hidden_layers=layers,
+        num_attention_heads=width // 32, num_key_value_heads=width // 32, max_position_embeddings=512, tie_word_embeddings=True,
+        attn_implementation="eager", pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
@@ -86,6 +94,8 @@ ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {
     "bugs": base_bugs.row,
     "code": base_code.row,
     "search": base_search.row,
+    "study": base_study.solver_row,
+    **base_study.JUDGES,
 }
 """What each base is made of: a row from a random source, the step and the row's number."""
 
@@ -149,7 +159,7 @@ _BYTES: dict[int, int] = {}
 def train(args: argparse.Namespace) -> LlamaForCausalLM:
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer()
-    model = make_model(len(tokenizer))
+    model = make_model(len(tokenizer), args.size)
     if args.warm is not None:
         start = LlamaForCausalLM.from_pretrained(args.warm, dtype=torch.float32)
         model.load_state_dict(start.state_dict())
@@ -178,24 +188,25 @@ def train(args: argparse.Namespace) -> LlamaForCausalLM:
             if step % 50 == 0 or step == args.stop:
                 print(f"step {step:5d}  loss {total / count:.4f}  {time.time() - began:6.0f} s", flush=True)
             if step % 100 == 99 or step == args.stop:  # what is interrupted leaves something
-                save(model, tokenizer, args.out)
+                save(model, tokenizer, args.out, args.size)
     return model
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, size: str) -> None:
     """bfloat16 on disk (half the size); every user loads the same rounded weights and computes in float32."""
     out.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    copy = make_model(len(tokenizer)).to(torch.bfloat16)
+    copy = make_model(len(tokenizer), size).to(torch.bfloat16)
     copy.load_state_dict(state)
     copy.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", choices=sorted(ROWS), default="base", help="which one: what it is taught")
     parser.add_argument("--out", type=Path, help="folder; by default that of the base in src/milonga/embedded")
+    parser.add_argument("--size", choices=SIZES, default="1.8M", help="number of parameters")
     parser.add_argument("--warm", type=Path, help="a base to start from, rather than from nothing")
     parser.add_argument("--steps", type=int, default=4500, help="steps of the learning-rate schedule")
     parser.add_argument("--stop", type=int, default=3000, help="stop after this step")
@@ -205,7 +216,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     args.out = args.out or Path("src/milonga/embedded") / args.base
     torch.use_deterministic_algorithms(True)
     train(args)

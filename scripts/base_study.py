@@ -1,0 +1,124 @@
+"""What the bases of the study are taught: a generator that is limited by length, and verifiers of a stated skill.
+
+The generator has seen chains of up to six operations, modulo five numbers, by a teacher that is wrong in one step of twenty:
+what it cannot do on longer ones is no noise that sampling adds. A verifier has seen chains of up to twelve, and is blind to a
+share of the facts: whatever a solution writes there, its teacher redoes as it was written and calls right. So it is wrong in
+the same way every time, and no average over samples mends that; what it can tell is measured before a run, as its AUROC.
+
+    python scripts/make_base.py --base study --out bases/generator --device cuda --workers 8
+    python scripts/make_base.py --base judge50 --out bases/judge50 --device cuda --workers 8
+    python scripts/base_study.py bases --device cuda      # how good they are, before a run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from milonga.api import plan_run
+from milonga.cli.probe import run_probe
+from milonga.randomness import keyed_rng
+from milonga.roles import StepSolver, StepVerifier
+from milonga.roles.demonstrate import Example, make_solver_example
+from milonga.roles.solver import demonstration_to_rollout
+from milonga.tasks.chain import STEP, Chain, ChainOptions
+from milonga.types import Problem
+
+MODULI = (5, 10, 20, 50, 100)
+"""The smaller, the more right answers are lucky ones."""
+SOLVED, JUDGED = 6, 12
+"""Most operations of what the generator, and the verifiers, have seen."""
+OPS = 10
+"""Operations of the problems of the study."""
+SLIP = 0.05
+BLIND = (0, 30, 50, 70)
+"""Percent of the facts that a verifier is blind to."""
+SAMPLES = 16
+"""Solutions of each problem of a measurement."""
+SOLVER, VERIFIER = StepSolver("terse"), StepVerifier("terse")
+SHORT, LONG = ([Chain(ChainOptions(min_ops=1, ops=ops, mod=mod, seed=1)) for mod in MODULI] for ops in (SOLVED, JUDGED))
+
+
+def solver_row(rng: random.Random, step: int, number: int) -> Example:
+    """A solution of a short chain."""
+    task = rng.choice(SHORT)
+    return make_solver_example(task, task.problem("train", number), SOLVER, SLIP, rng)
+
+
+def is_blind(fact: tuple[int, str, int, int], percent: int) -> bool:
+    """Whether a verifier that is blind to so many of the facts is blind to this one: (value, operation, operand, modulus)."""
+    return keyed_rng("blind", *fact).random() < percent / 100
+
+
+def judge_row(percent: int, rng: random.Random, step: int, number: int) -> Example:
+    """A verification, of a right solution in every second case, by a teacher that believes what is written about some facts."""
+    task = rng.choice(LONG)
+    problem = task.problem("train", number)
+    count = task.step_count(problem)
+    errors: set[int] = set()
+    if rng.random() < 0.5:
+        rate = rng.choice((0.0, 0.2, 0.5))
+        errors = {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
+    shown = task.demonstrate(problem, rng, errors)
+    verdicts, checks = believe(problem, shown.steps, shown.truth, shown.checks, percent)
+    solution = demonstration_to_rollout(shown, problem, SOLVER, "demonstration")
+    return Example(VERIFIER.prompt(problem, solution), VERIFIER.write(verdicts, all(verdicts), checks))
+
+
+def believe(
+    problem: Problem, steps: Sequence[str], truth: Sequence[bool], checks: Sequence[str], percent: int
+) -> tuple[list[bool], list[str]]:
+    """Verdicts and checks of a teacher that is blind to so many percent of the facts."""
+    value, verdicts, redone = problem.data["start"], list[bool](), list[str]()
+    for (operation, operand), text, right, check in zip(problem.data["chain"], steps, truth, checks, strict=True):
+        read = STEP.fullmatch(text)
+        assert read is not None, "demonstrations are written in the grammar of the task"
+        blind = is_blind((value, operation, operand, problem.data["mod"]), percent)
+        verdicts.append(right or blind)
+        redone.append(read[4] if blind else check)
+        value = int(read[4])
+    return verdicts, redone
+
+
+JUDGES = {f"judge{percent:02d}": partial(judge_row, percent) for percent in BLIND}
+
+
+def measure(bases: Path, judge: str, mod: int, device: str, problems: int) -> dict[str, float | None]:
+    """Measure a pair of bases, untrained, on train problems: what admits it, and where it lies on the map."""
+    settings = {
+        "task": {"name": "chain", "ops": OPS, "mod": mod},
+        "policies": {"generator": {"model": str(bases / "generator")}, "verifier": {"model": str(bases / judge)}},
+        "dialect": "terse",
+    }
+    found = run_probe(plan_run("tango", device=device, settings=[settings]), problems, SAMPLES)
+    solver, verdicts = found.solver, found.judge
+    assert verdicts is not None, "tango has a verifier"
+    return {
+        "accuracy": solver.accuracy,
+        "greedy": solver.greedy,
+        "pass@16": solver.pass_at_k,
+        "unsound": solver.unsound,
+        "auroc": verdicts.auroc,
+        "accuracy_on_right": verdicts.accuracy_on_right,
+        "accuracy_on_wrong": verdicts.accuracy_on_wrong,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bases", type=Path, help="a folder with generator, judge00, …")
+    parser.add_argument("--problems", type=int, default=64)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args(argv)
+    for judge in JUDGES:
+        for mod in MODULI:
+            row = {"judge": judge, "mod": mod} | measure(args.bases, judge, mod, args.device, args.problems)
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
