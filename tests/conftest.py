@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +29,22 @@ os.environ["MILONGA_STATE"] = STATE.name
 if TYPE_CHECKING:
     from helpers import Command, Done
 
-TOGETHER = ("tests/test_overlap.py", "tests/test_ray.py", "tests/test_ray_recipes.py", "tests/test_sharding.py")
-"""Files whose tests share something that takes long to start: they go to one process."""
+
+@cache
+def shares_fixtures(file: str) -> bool:
+    """Whether the tests of a file share something that is made once for all of them."""
+    return 'scope="module"' in Path(file).read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of pytest-xdist: tests go to whoever is free, but for the files above."""
+    """Of pytest-xdist: tests go to whoever is free; those that share something go to one process, or it is made in each."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file in TOGETHER else nodeid
+            return file if shares_fixtures(str(config.rootpath / file)) else nodeid
 
     return Scheduling(config, log)
 
