@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from milonga.comparing.stats import holm
+from milonga.claims import find_unmet, judge_claim
+from milonga.comparing.stats import average, holm
 from milonga.comparing.tables import draw
 from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.files import JsonLines
+from milonga.systems.claim import Claim, Measured
 from milonga.systems.index import CLAIMS, SYSTEMS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -34,16 +37,43 @@ BEGIN, END = "<!-- result: made by scripts/keep_claims.py -->", "<!-- end of the
 HEAD = """\
 # Claims
 
-What the papers claim, as comparisons that anyone can run again: `milonga claim NAME --seeds 5`. Arms, metric, direction and
-budget of each are in `src/milonga/systems/NAME/claim.py` and were committed before its first result. The interval is
-Student's t over paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a
-difference that would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread
-like these, would have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a
-1.8M-parameter model on procedural tasks. They test mechanisms, not the papers' numbers.
+What the papers claim, as comparisons that anyone can run again: `milonga claim NAME`. Arms, metric, direction and budget of
+each are in `src/milonga/systems/NAME/claim.py` and were committed before its first result. Miniatures: a 1.8M-parameter model
+on procedural tasks. They test mechanisms, not the papers' numbers.
 
-| recipe | claim | arms | metric | first two | difference | could see | p (Holm) | verdict |
-|---|---|---|---|---|---|---|---|---|
+{count}
+
+- *Not testable*: the runs could not have shown what is claimed. Nothing was left to be gained, what the claim rests on did not
+  work, or the comparator was worse than blind choice or than its own start. `claim.py` lists these conditions; `milonga claim`
+  checks them in a pilot run before any seed that is reported. **The runs below are older than the conditions**, which are
+  applied here to the means of the reported seeds; a condition on what was not measured then is passed over. So a claim that
+  stands as testable may still fail its pilot.
+- *Holds*: the 95 % interval (Student's t over paired seeds) lies on the claim's side of zero.
+- *Does not hold*: a difference of the smallest size that would matter (0.05) can be ruled out at 5 %, one-sided.
+- *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread like these, would have shown in
+  80 % of all experiments.
+
+"Then" is the verdict when the runs were made: without conditions, and with 0.01 as what would matter, so that "does not hold"
+could hardly be reached. `p (Holm)` is corrected over all claims of this table, testable or not.
+
+| recipe | claim | arms | metric | first two | difference | could see | p (Holm) | verdict | then |
+|---|---|---|---|---|---|---|---|---|---|
 """
+
+
+def judge_today(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the verdict on kept runs by the conditions and the smallest difference that the claim states today."""
+    claim: Claim = CLAIMS.get(found["claim"])
+    measured = [found["measured"].get(arm, {}) for arm in found["arms"]]
+
+    def read(one: Measured) -> float | None:
+        metric = "eval/" + (one.metric or claim.metric).removeprefix("eval/")
+        return average(measured[one.arm].get(metric, {}).get("start" if one.start else "end", []))
+
+    unmet = find_unmet(claim, read)
+    interval = None if found["interval"] is None else tuple(found["interval"])
+    # The problems could not be resampled in any of these; where they can, claim.json says so by its own verdict.
+    return {"verdict": "not testable" if unmet else judge_claim(claim, interval, len(found["seeds"])), "unmet": unmet}
 
 
 def number(value: float | None) -> str:
@@ -68,9 +98,15 @@ def row(found: dict[str, Any], p: float | None) -> str:
         change_of(found),
         number(found["smallest_effect"]),
         number(p),
-        f"**{found['verdict']}**",
+        verdict_of(found),
+        found["verdict"],
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def verdict_of(found: dict[str, Any]) -> str:
+    """The verdict of today, with what stands against a test."""
+    return "; ".join([f"**{found['today']['verdict']}**", *found["today"]["unmet"]])
 
 
 def keep(folder: Path) -> None:
@@ -81,9 +117,16 @@ def keep(folder: Path) -> None:
     result = json.loads((folder / "compare.json").read_text())
     # What the pages say about the arms beside the claim's own metric is read off these.
     found["measured"] = {arm: measured(folder / target["folder"]) for arm, target in result["arms"].items()}
-    (DOCS / "claims").mkdir(exist_ok=True)
-    (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     (DOCS / "images" / f"claim-{name}.svg").write_text(draw(result))
+    (DOCS / "images" / f"claim-{name}.png").unlink(missing_ok=True)
+    write(found)
+
+
+def write(found: dict[str, Any]) -> None:
+    """Write a kept result, with the verdict of today, and its paragraph in the page of its recipe."""
+    found["today"] = judge_today(found)
+    name = found["claim"]
+    (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     page = page_of(name)
     page.write_text(inserted(page.read_text(), paragraph(found), name))
 
@@ -111,10 +154,15 @@ def paragraph(found: dict[str, Any]) -> str:
     change, least = change_of(found), number(found["smallest_effect"])
     short = shorten_arm_names(found["arms"])
     values = ", ".join(f"`{short[arm]}` {number(found['values'][arm])}" for arm in found["arms"])
-    verdict, name = found["verdict"].capitalize(), found["claim"]
+    today, name = found["today"]["verdict"], found["claim"]
+    before = "" if today == found["verdict"] else f" When it was run, the verdict was “{found['verdict']}”."
+    # Plots of the first claims were kept as PNG.
+    image = next(f"claim-{name}.{kind}" for kind in ("svg", "png") if (DOCS / "images" / f"claim-{name}.{kind}").exists())
+    because = f": {'; '.join(found['today']['unmet'])}" if found["today"]["unmet"] else ""
     return (
-        f"**{verdict}** ({len(found['seeds'])} seeds): {change} in `{found['metric']}`, {found['better']} is better; "
-        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../../../../docs/images/claim-{name}.svg)"
+        f"**{today.capitalize()}**{because}.{before} {len(found['seeds'])} seeds: {change} in `{found['metric']}`, "
+        f"{found['better']} is better; a difference of {least} could have been seen. {values}.\n\n"
+        f"![{name}](../../../../docs/images/{image})"
     )
 
 
@@ -140,14 +188,28 @@ def main() -> None:
 
 def write_table() -> None:
     results = [json.loads(path.read_text()) for path in sorted((DOCS / "claims").glob("*.json"))]
+    for found in results:
+        write(found)
     tested = [found for found in results if found["p"] is not None]
     adjusted = dict(zip([f["claim"] for f in tested], holm([f["p"] for f in tested]), strict=True))
     lines = [row(found, adjusted.get(found["claim"])) for found in results]
     waiting = [name for name in CLAIMS if name not in {found["claim"] for found in results}]
-    text = HEAD + "\n".join(lines) + "\n"
+    text = HEAD.format(count=count(results, adjusted)) + "\n".join(lines) + "\n"
     if waiting:
         text += f"\nStated and not yet run: {', '.join(f'`{name}`' for name in waiting)}.\n"
     (DOCS / "claims.md").write_text(text)
+
+
+def count(results: list[dict[str, Any]], adjusted: dict[str, float]) -> str:
+    """Two sentences that count the verdicts, now and then."""
+    now, then = (Counter(verdicts) for verdicts in ([f["today"]["verdict"] for f in results], [f["verdict"] for f in results]))
+    firm = Counter(f["today"]["verdict"] for f in results if adjusted.get(f["claim"], 1.0) < 0.05)
+    return (
+        f"**Of {len(results)} claims, {now['not testable']} could not be tested by the runs that were made; of the others "
+        f"{now['holds']} hold, {now['does not hold']} do not, {now['undecided']} are undecided**, with Holm's correction "
+        f"{firm['holds']} hold and {firm['does not hold']} do not. When they were run, {then['holds']} were said to hold, "
+        f"{then['does not hold']} not to, and {then['undecided']} to be undecided."
+    )
 
 
 if __name__ == "__main__":

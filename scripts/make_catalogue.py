@@ -101,7 +101,7 @@ def link_paper(paper: str) -> str:
 def find_verdict(system: System) -> str:
     """Return what testing the system's claim gave; a dash where there is no claim, or no result yet."""
     kept = ROOT / "docs" / "claims" / f"{system.name}.json"
-    verdict = str(json.loads(kept.read_text(encoding="utf-8"))["verdict"]) if system.claim and kept.exists() else "—"
+    verdict = str(json.loads(kept.read_text(encoding="utf-8"))["today"]["verdict"]) if system.claim and kept.exists() else "—"
     return f"**{verdict}**" if verdict == "holds" else verdict
 
 

@@ -38,6 +38,10 @@ from numerics import promise
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
 
 
+def say_nothing(done: int, total: int) -> None:
+    """A learner may tell how far it is: here to nobody."""
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
@@ -327,7 +331,7 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
     rows = sample_rollouts(engine)
     taught = TrainBatch("p", make_objective("grpo").loss, rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
-    update = learner._Update(engine.policy("p"), taught, engine.ledger)
+    update = learner._Update(engine.policy("p"), taught, engine.ledger, say_nothing)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
     assert all((row ^ 1) in part for part in first for row in part)
@@ -370,7 +374,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: Loc
 def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
     rows = sample_rollouts(engine)
-    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), engine.ledger)
+    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), engine.ledger, say_nothing)
     bad = update._split_minibatches(0)[1][0]
     report = engine.learn(train_batch(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
     assert report.steps == 1 and report.skipped is not None and "after 1 steps" in report.skipped

@@ -14,6 +14,7 @@ from milonga.text import format_number
 
 def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
     """List all claims with what they say; or one, with its arms, metric and turns."""
+    from milonga.claims import count_seeds
     from milonga.systems.custom import find_claim
     from milonga.systems.index import CLAIMS
 
@@ -25,6 +26,8 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
             "arms": list(claim.arms),
             "metric": claim.metric,
             "turns": claim.turns,
+            "seeds": count_seeds(claim),
+            "conditions": [each.why for each in claim.conditions],
             "more": list(claim.more),
             "gpu": claim.gpu,
         }
@@ -47,22 +50,29 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
 
 def try_claim(
     name: str,
-    seeds: str,
+    seeds: str | None,
     full: bool,
+    anyway: bool,
     out: Path | None,
     device: str | None,
     sampler: str | None,
     jobs: int | None,
     console: Console,
 ) -> dict[str, Any]:
-    from milonga.claims import plan_claim, run_claim
+    """Check the claim's conditions in a pilot run, beside the folder of its own runs; then test it, if they are met."""
+    from milonga.claims import check_claim, plan_claim, plan_pilot, run_claim
     from milonga.systems.custom import find_claim
 
     claim = find_claim(name)
-    comparison = plan_claim(claim, seeds, full, device, sampler)
+    comparison, pilot = plan_claim(claim, seeds, full, device, sampler), plan_pilot(claim, device, sampler)
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
         console.print(f"the claim of '{claim.recipe}' wants a GPU: on a CPU it takes hours")
-    found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{claim.recipe}", jobs)
+    folder = out if out is not None else Path("runs") / f"claim-{claim.recipe}"
+    found = None
+    if pilot is not None and not anyway:
+        found = check_claim(claim, pilot, folder.with_name(f"{folder.name}-pilot"), jobs)
+    if found is None:
+        found = run_claim(claim, comparison, folder, jobs)
     _print_claim(found, console)
     return found
 
@@ -84,4 +94,12 @@ def _print_claim(found: dict[str, Any], console: Console) -> None:
             soft_wrap=True,
             markup=False,
         )
+    if found["reached"] is not None:
+        first, second = (format_number(share) for share in found["reached"]["shares"])
+        limit = f"ended on the better side of {found['reached']['threshold']:g}"
+        console.print(f"{first} and {second} of the seeds {limit}: p = {found['p']:.3f}", highlight=False, soft_wrap=True)
+    for said in found["unmet"]:
+        console.print(f"- {said}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"verdict: [bold]{found['verdict']}[/bold]")
+    if found["unmet"]:
+        console.print("Only a pilot was run; `--anyway` runs the seeds all the same.", highlight=False, soft_wrap=True)

@@ -134,8 +134,8 @@ def plan_comparison(
         match = _choose_match(arms)
     elif match == "flops":
         check_flops_known(arms)
-    _check_metric(_add_eval_prefix(metric), arms)
-    return Comparison(arms, chosen, cast(Match, match), _add_eval_prefix(metric), _find_baseline(baseline, list(named)))
+    _check_metric(add_eval_prefix(metric), arms)
+    return Comparison(arms, chosen, cast(Match, match), add_eval_prefix(metric), _find_baseline(baseline, list(named)))
 
 
 def _read_common_layer(path: Path, recipes: Sequence[str]) -> dict[str, Any]:
@@ -251,7 +251,8 @@ SAME: Mapping[str, Callable[[Plan], Any]] = {
 """What must be equal in all arms. The resolved values are compared: a recipe's own defaults may change them too."""
 
 
-def _add_eval_prefix(metric: str) -> str:
+def add_eval_prefix(metric: str) -> str:
+    """Return the full name of a metric of evaluations."""
     return metric if metric.startswith("eval/") else f"eval/{metric}"
 
 

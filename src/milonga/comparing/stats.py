@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -137,6 +138,42 @@ def smallest_effect(values: Sequence[float]) -> float | None:
         return None  # equal values say nothing about the variance between seeds
     df = len(values) - 1
     return half * (1 + student_quantile(POWER, df) / student_quantile((1 + LEVEL) / 2, df))
+
+
+def plan_seeds(effect: float, spread: float) -> int:
+    """The smallest number of paired seeds that show a true difference `effect` in 80 % of all experiments, if the paired
+    differences have the standard deviation `spread`. The inverse of `smallest_effect`."""
+    if effect <= 0 or spread < 0:
+        raise ValueError(f"no number of seeds can be planned for an effect of {effect} with a spread of {spread}")
+    normal = NormalDist()
+    # Quantiles of the normal distribution are below those of Student's t: so many seeds are too few, but hardly.
+    least = ((normal.inv_cdf((1 + LEVEL) / 2) + normal.inv_cdf(POWER)) * spread / effect) ** 2
+    seeds = max(FEWEST_PAIRS, math.floor(least))
+    while _detectable_effect(seeds, spread) > effect:
+        seeds += 1
+    return seeds
+
+
+def _detectable_effect(seeds: int, spread: float) -> float:
+    quantiles = student_quantile((1 + LEVEL) / 2, seeds - 1) + student_quantile(POWER, seeds - 1)
+    return quantiles * spread / math.sqrt(seeds)
+
+
+def narrow_interval(interval: tuple[float, float], pairs: int, level: float) -> tuple[float, float]:
+    """The t interval of another level, from that of 95 % over so many values."""
+    low, high = interval
+    centre, half = (low + high) / 2, (high - low) / 2
+    half *= student_quantile((1 + level) / 2, pairs - 1) / student_quantile((1 + LEVEL) / 2, pairs - 1)
+    return centre - half, centre + half
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """The exact two-sided p-value of "a win is as likely as a loss"; of paired yes-or-no outcomes it is McNemar's test."""
+    count = wins + losses
+    if count == 0:
+        return 1.0
+    tail = math.fsum(math.comb(count, k) / 2.0**count for k in range(min(wins, losses) + 1))
+    return min(1.0, 2 * tail)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,8 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from milonga.engine.base import Progress
 from milonga.text import escape_invisible
+
+if TYPE_CHECKING:
+    from milonga.engine.base import Progress  # numpy would load with it, in every command
 
 COLUMNS = {
     "turn": "turn",

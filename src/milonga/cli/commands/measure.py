@@ -338,8 +338,14 @@ def claim(
             autocompletion=completion.complete_claims,
         ),
     ] = None,
-    seeds: Seeds = "5",
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102; by default as many as were planned."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Without the pilot: test it whether or not it can be tested.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.", rich_help_panel=OUTPUT)
     ] = None,
@@ -349,13 +355,14 @@ def claim(
     list_: Annotated[bool, typer.Option("--list", help="List the claims, or what one would run.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Test what a paper claims, in miniature. The same command goes on where it stopped."""
+    """Test what a paper claims, in miniature. A pilot of one seed says first whether it can be tested: whether there is
+    room, and whether what it rests on works. The same command goes on where it stopped."""
     from milonga.cli.claims import list_claims, try_claim
 
     if name is None or list_:
         found = list_claims(console, name)
     else:
-        found = try_claim(name, seeds, full, out, device, sampler, jobs, console)
+        found = try_claim(name, seeds, full, anyway, out, device, sampler, jobs, console)
     if json:
         print_json(found)
     if found.get("failed"):

@@ -1,6 +1,6 @@
 """Claim of Absolute Zero: a proposer rewarded for learnability keeps its tasks at the edge of the solver's ability."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "absolute_zero",
@@ -12,6 +12,7 @@ CLAIM = Claim(
         "absolute_zero:options.proposer=untrained",
     ),
     metric="eval/proposer/learnable",
+    conditions=USUAL,
     turns=60,
     task={"name": "code", "min_level": 1, "level": 3},
     settings={
@@ -19,7 +20,6 @@ CLAIM = Claim(
         "options": {"measured": 64},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 64, "samples": 4, "every": 20, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("absolute_zero:options.proposer=task", "absolute_zero:options.baseline=global"),
     gpu=True,

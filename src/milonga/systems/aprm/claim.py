@@ -1,6 +1,6 @@
 """Claim of APRM: a process reward model trained against a learned corruptor, versus one trained on random corruptions."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 PLAIN = ",".join(
     f"policies.{agent}.{setting}"
@@ -16,6 +16,7 @@ CLAIM = Claim(
     arms=("aprm", "aprm:options.attack=random", f"aprm:{PLAIN}"),
     more=("aprm:options.updates=alternating", "aprm:options.replay=0"),
     metric="eval/held_out_accuracy",
+    conditions=USUAL,
     turns=30,
     settings={
         "batch": {"problems": 48, "rollouts": 4},

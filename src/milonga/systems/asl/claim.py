@@ -1,6 +1,6 @@
 """Claim of ASL: a frozen reward model is hacked; one that is trained along with the solver is hacked less."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import Claim, Condition, Measured
 
 CLAIM = Claim(
     "asl",
@@ -10,6 +10,11 @@ CLAIM = Claim(
     metric="eval/grm/hacking_gap",
     higher=False,
     matters=0.05,
+    conditions=(
+        Condition(
+            "solving is lost", Measured("eval/generator/accuracy"), Measured("eval/generator/accuracy", start=True), least=-0.05
+        ),
+    ),
     turns=24,
     task={"name": "chain", "ops": 3, "min_ops": 2},
     settings={
@@ -17,7 +22,6 @@ CLAIM = Claim(
         "options": {"formats": 90, "n_proposer": 2, "n_verifier": 4, "n_generator": 8, "attempts": 6, "audit": 256},
         "policies": {"generator": {"lr": 2e-4}},
         "eval": {"problems": 64, "samples": 2, "every": 1000, "greedy": False, "bench": 32, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("asl:options.grm_label_source=gold_mix",),
 )

@@ -1,6 +1,6 @@
 """Claim of CURE: unit tests rewarded for validity alone become trivial, and separate right from wrong programs less."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import LEARNS, ROOM, ROOM_FOR_SOLUTIONS, Claim
 
 CLAIM = Claim(
     "cure",
@@ -12,6 +12,7 @@ CLAIM = Claim(
         "cure:options.train_tester=false",
     ),
     metric="eval/tester/mu",
+    conditions=(ROOM, LEARNS, ROOM_FOR_SOLUTIONS),
     turns=60,
     task={"name": "code", "min_level": 2, "level": 3},
     settings={
@@ -19,7 +20,6 @@ CLAIM = Claim(
         "options": {"tests": 8, "measured": 128},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 64, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("cure:options.all_correct_policy=sign", "cure:options.format_fail_value=0"),
 )

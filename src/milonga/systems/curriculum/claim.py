@@ -1,6 +1,6 @@
 """Claim of curriculum: difficulty chosen by an agent that is rewarded for learnability beats an even mix."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, SHARPENING, Claim
 
 CLAIM = Claim(
     "curriculum",
@@ -8,6 +8,9 @@ CLAIM = Claim(
     "the difficulty than where all levels come alike.",
     arms=("curriculum", "curriculum:options.choose=fixed", "curriculum:options.choose=easy_to_hard"),
     metric="eval/generator/accuracy",
+    conditions=(ROOM, SHARPENING),
+    effect=0.03,
+    spread=0.033,
     turns=24,
     task={"name": "chain", "ops": 8},
     settings={

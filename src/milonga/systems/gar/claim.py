@@ -1,6 +1,6 @@
 """Claim of GAR: rewards of a discriminator of slices plus the outcome, versus the outcome alone, at equal generator samples."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, SHARPENING, Claim, Condition, Measured
 
 STAGE_1 = "options.sft=24,options.sft_slices=48,options.disc_group=2,policies.verifier.lr=2e-4"
 
@@ -17,6 +17,11 @@ CLAIM = Claim(
         f"gar:{STAGE_1},options.ref_source=gold_marked,options.z0_only_wrong=true",
     ),
     metric="eval/generator/accuracy",
+    conditions=(
+        ROOM,
+        SHARPENING,
+        Condition("the discriminator is near chance", Measured("eval/verifier/auroc", arm=0), least=0.7),
+    ),
     turns=20,
     settings={
         "batch": {"problems": 8, "rollouts": 8},

@@ -1,6 +1,6 @@
 """Claim of Let's Verify Step by Step: process supervision (step labels) versus outcome supervision, on the same solutions."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, Claim, beat_blind_choice
 
 CLAIM = Claim(
     "lets_verify",
@@ -21,6 +21,7 @@ CLAIM = Claim(
         "lets_verify:options.aggregate=geometric",
     ),
     metric="eval/verifier/best_of_k_sound",
+    conditions=(ROOM, beat_blind_choice("eval/generator/sound_accuracy")),
     turns=30,
     settings={
         "batch": {"problems": 16, "rollouts": 8},

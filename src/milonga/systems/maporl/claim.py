@@ -1,6 +1,6 @@
 """Claim of MAPoRL: collaboration must be trained jointly; training beside an untrained partner teaches less of it."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import CEILING, Claim, Condition, Measured
 
 CLAIM = Claim(
     "maporl",
@@ -9,6 +9,9 @@ CLAIM = Claim(
     arms=("maporl", "maporl:options.train=lead", "maporl:options.gamma=0"),
     more=("maporl:options.train_first=false", "maporl:options.leading=1"),
     metric="eval/team/gain",
+    conditions=(
+        Condition("the first turn leaves nothing to be gained", Measured("eval/team/first_accuracy", arm=0), most=CEILING),
+    ),
     turns=60,
     task={"name": "chain", "ops": 3},
     settings={

@@ -1,6 +1,6 @@
 """MARS, an ablation that its paper lacks: two systems trained together versus one trained beside a frozen one."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "mars",
@@ -9,6 +9,9 @@ CLAIM = Claim(
     arms=("mars", "mars:options.train=planner", "mars:options.train=reader"),
     more=("mars:options.s1_balance=none", "mars:options.s1_norm=trajectory"),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
+    effect=0.1,
+    spread=0.093,
     turns=80,
     task={"name": "haystack", "documents": 3, "parts": 2, "ops": 2, "noise": 2, "kinds": "both"},
     settings={

@@ -1,6 +1,6 @@
 """Claim of MARTI: a multi-agent workflow is worth its tokens only with agents that were trained inside it."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import CEILING, Claim, Condition, Measured
 
 CLAIM = Claim(
     "marti",
@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("marti", "marti:options.train=generator", "marti:options.shaping=quality"),
     more=("marti:options.shaping=none", "marti:options.verifier_reward=checker", "marti:options.labels=majority"),
     metric="eval/team/over_vote",
+    conditions=(Condition("a vote leaves nothing to be gained", Measured("eval/team/vote"), most=CEILING),),
     turns=60,
     task={"name": "chain", "ops": 4},
     settings={

@@ -1,6 +1,6 @@
 """Claims of Math-Shepherd: step labels by completions (Monte Carlo) versus outcome labels, on the same solutions."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, SHARPENING, Claim, Condition, Measured, beat_blind_choice
 
 CLAIM = Claim(
     "math_shepherd",
@@ -19,6 +19,7 @@ CLAIM = Claim(
         "math_shepherd:options.completions=4,options.drop_unsolved=false,options.aggregate=last_step",
     ),
     metric="eval/verifier/best_of_k_sound",
+    conditions=(ROOM, beat_blind_choice("eval/generator/sound_accuracy")),
     turns=30,
     settings={
         "batch": {"problems": 16, "rollouts": 8},
@@ -40,6 +41,7 @@ RL_CLAIM = Claim(
     more=("math_shepherd_rl:options.completions=4,options.step_reward=raw",),
     metric="eval/generator/accuracy",
     area=True,
+    conditions=(ROOM, SHARPENING, Condition("the verifier is near chance", Measured("eval/verifier/auroc", arm=0), least=0.6)),
     turns=40,
     settings={
         "batch": {"problems": 16, "rollouts": 8},

@@ -1,6 +1,6 @@
 """Claim of MAE (Multi-Agent Evolve): without its quality gate, invalid questions fill the pool, and the solver suffers."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "multi_agent_evolve",
@@ -12,6 +12,7 @@ CLAIM = Claim(
         "multi_agent_evolve:options.judge_label_frac=0.1",
     ),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=24,
     task={"name": "chain", "ops": 3, "min_ops": 2},
     settings={
@@ -19,7 +20,6 @@ CLAIM = Claim(
         "options": {"formats": 60, "audit": 256},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 1000, "greedy": False, "bench": 32, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("multi_agent_evolve:options.difficulty=zero_at_extremes",),
 )

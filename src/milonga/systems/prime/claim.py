@@ -1,6 +1,6 @@
 """Claim of PRIME: the reward model must be trained online, along with the generator."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "prime",
@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("prime", "prime:options.prm_update=none"),
     more=("prime:options.process_weight=0.0",),
     metric="eval/verifier/pair_accuracy",
+    conditions=USUAL,
     turns=20,
     task={"name": "chain", "ops": 4},
     settings={

@@ -1,6 +1,6 @@
 """Claim of Qwen2.5-Math-PRM: labels on which completions and a judge agree, versus completions alone, at equal solutions."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, Claim, beat_blind_choice
 
 CLAIM = Claim(
     "qwen_prm",
@@ -19,6 +19,7 @@ CLAIM = Claim(
         "qwen_prm:options.labels=truth",
     ),
     metric="eval/verifier/f1",
+    conditions=(ROOM, beat_blind_choice("eval/generator/accuracy", picks="eval/verifier/best_of_k")),
     turns=16,
     settings={
         "batch": {"problems": 12, "rollouts": 8},

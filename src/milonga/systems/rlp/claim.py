@@ -1,6 +1,6 @@
 """Claim of RLP: thoughts rewarded for predicting the next token are worth more than further training on that token."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "rlp",
@@ -8,6 +8,7 @@ CLAIM = Claim(
     "continued next-token training on the same lines does, and than the same rewards handed to the wrong thoughts.",
     arms=("rlp", "rlp:options.next_token=only", "rlp:control=shuffled"),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=30,
     task={"name": "chain", "ops": 3},
     settings={

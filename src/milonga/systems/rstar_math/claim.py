@@ -1,19 +1,18 @@
 """Claim of rStar-Math: a reward model from preferences among sibling steps, versus outcomes alone, from the same trees."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
+
+PRESET = "policies.verifier.objective.preset"
 
 CLAIM = Claim(
     "rstar_math",
     says="From the same trees, a model of preferences among sibling steps finds right solutions by search without answers more "
     "often than a model of the answers; one that regresses the Q of each step stands beside them.",
     # One round: the trees of all arms are the same, and so is the policy that searches at the end.
-    arms=(
-        "rstar_math",
-        "rstar_math:policies.verifier.objective.preset=value_bce",
-        "rstar_math:policies.verifier.objective.preset=value_mse",
-    ),
+    arms=("rstar_math", f"rstar_math:{PRESET}=value_bce", f"rstar_math:{PRESET}=value_mse"),
     more=("rstar_math:options.pick=random", "rstar_math:options.wrong_keys=0.0"),
     metric="eval/search/accuracy",
+    conditions=USUAL,
     turns=1,
     task={"name": "chain", "min_ops": 2, "ops": 4},
     settings={

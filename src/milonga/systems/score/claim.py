@@ -1,6 +1,6 @@
 """Claim of SCoRe: two stages and a progress bonus teach self-correction; plain two-turn RL teaches copying."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import CEILING, Claim, Condition, Measured
 
 CLAIM = Claim(
     "score",
@@ -9,6 +9,9 @@ CLAIM = Claim(
     arms=("score", "score:options.stage1=0,options.alpha=0", "score:options.alpha=0"),
     more=("score:options.first_only=true,options.stage1=0",),
     metric="eval/generator/gain",
+    conditions=(
+        Condition("the first turn leaves nothing to be gained", Measured("eval/generator/first_accuracy"), most=CEILING),
+    ),
     turns=80,
     task={"name": "chain", "ops": 3},
     settings={

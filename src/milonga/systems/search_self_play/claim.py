@@ -1,6 +1,6 @@
 """Claim of SSP (Search Self-Play): proposer and solver trained together versus a solver with a frozen proposer."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "search_self_play",
@@ -19,6 +19,7 @@ CLAIM = Claim(
         "search_self_play:options.reward=window",
     ),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=100,
     task={"name": "search"},
     settings={

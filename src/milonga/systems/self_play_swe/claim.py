@@ -1,6 +1,6 @@
 """Claim of SSR (self-play SWE-RL): learning to inject bugs along with repairing them beats learning to repair alone."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "self_play_swe",
@@ -12,6 +12,7 @@ CLAIM = Claim(
         "self_play_swe:options.reward=consistency",
     ),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=60,
     task={"name": "bugs", "min_changed": 2, "changed": 2},
     settings={
@@ -19,7 +20,6 @@ CLAIM = Claim(
         "options": {"injections": 8, "bugs": 16, "gather": 4, "measured": 64},
         "policies": {"generator": {"lr": 5e-5}},
         "eval": {"problems": 128, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("self_play_swe:options.learn=inject",),
 )

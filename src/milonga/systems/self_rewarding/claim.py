@@ -1,6 +1,6 @@
 """Claim of Self-Rewarding: a judge that is updated with the policy is worth more than a frozen one."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, Claim, Condition, Measured
 
 CLAIM = Claim(
     "self_rewarding",
@@ -9,6 +9,7 @@ CLAIM = Claim(
     # The third arm is graded by the truth: what the judge's mistakes cost.
     arms=("self_rewarding", "self_rewarding:options.judge=frozen", "self_rewarding:options.judge=oracle"),
     metric="eval/generator/accuracy",
+    conditions=(ROOM, Condition("the judge is near chance", Measured("eval/verifier/auroc"), least=0.6)),
     turns=16,
     task={"name": "chain", "ops": 3},
     settings={
@@ -16,7 +17,6 @@ CLAIM = Claim(
         "options": {"seed_turns": 16, "round_turns": 4},
         "policies": {"generator": {"lr": 2e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 4, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "self_rewarding:options.length_bonus=1",

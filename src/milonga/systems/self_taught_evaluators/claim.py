@@ -1,6 +1,6 @@
 """Claim of Self-Taught Evaluators: a judge improves on its own judgements of pairs without human labels."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "self_taught_evaluators",
@@ -13,6 +13,7 @@ CLAIM = Claim(
         "self_taught_evaluators:options.balance=false",
     ),
     metric="eval/judge/pair_accuracy",
+    conditions=USUAL,
     turns=54,
     task={"name": "last_letter", "min_words": 2, "max_words": 3, "test_max_words": 3},
     settings={
@@ -20,7 +21,6 @@ CLAIM = Claim(
         "options": {"seed_turns": 24, "iters": 3, "train": 9, "rows": 512, "measured": 256},
         "policies": {"judge": {"lr": 5e-4, "minibatches": 4}},
         "eval": {"problems": 4, "samples": 1, "every": 10, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "self_taught_evaluators:options.negatives=digits",

@@ -1,6 +1,6 @@
 """Claim of tango_code: verdicts on the pieces of a program teach more than the tests alone."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, SHARPENING, Claim, Condition, Measured
 
 CLAIM = Claim(
     "tango_code",
@@ -8,12 +8,12 @@ CLAIM = Claim(
     "pays for each piece than where the tests pay alone.",
     arms=("tango_code", "grpo", "oracle"),
     metric="eval/generator/accuracy",
+    conditions=(ROOM, SHARPENING, Condition("exact rewards gain nothing either", Measured(arm=2), Measured(), least=0.1)),
     turns=40,
     task={"name": "code", "min_level": 2, "level": 3},
     settings={
         "batch": {"problems": 16, "rollouts": 8},
         "eval": {"problems": 128, "samples": 4, "every": 10, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("frozen", "tango_code:options.reward=share"),
 )

@@ -1,6 +1,6 @@
 """Claim of tango_free: a verifier trained on agreement helps its generator more than the agreement itself does."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "tango_free",
@@ -8,6 +8,7 @@ CLAIM = Claim(
     "becomes more accurate than one that is paid for agreeing with the majority.",
     arms=("tango_free", "ttrl", "tango"),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=24,
     task={"name": "chain", "ops": 4},
     settings={

@@ -1,6 +1,6 @@
 """Claim of tango_balanced: its verifier ends better than that of Tango, on solutions that no arm's generator wrote."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import ROOM, Claim
 
 CLAIM = Claim(
     "tango_balanced",
@@ -8,6 +8,7 @@ CLAIM = Claim(
     "Tango, on fixed solutions that are the same for both.",
     arms=("tango_balanced", "tango"),
     metric="eval/verifier/f1",
+    conditions=(ROOM,),
     turns=24,
     task={"name": "chain", "ops": 6},
     settings={

@@ -1,6 +1,6 @@
 """Claim of TTRL: the majority answer as a label is worth nearly as much as the truth, and more than any one sample."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "ttrl",
@@ -8,6 +8,7 @@ CLAIM = Claim(
     "accurate on new problems than one that is paid for agreeing with one of its answers drawn at random.",
     arms=("ttrl", "ttrl:options.label=random", "ttrl:options.label=truth"),
     metric="eval/generator/accuracy",
+    conditions=USUAL,
     turns=20,
     task={"name": "chain", "ops": 6},
     settings={

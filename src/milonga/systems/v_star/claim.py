@@ -1,6 +1,6 @@
 """Claim of V-STaR: solutions collected in several rounds are worth more than as many collected in one."""
 
-from milonga.systems.claim import Claim
+from milonga.systems.claim import USUAL, Claim
 
 CLAIM = Claim(
     "v_star",
@@ -13,6 +13,7 @@ CLAIM = Claim(
         "v_star:options.rounds=3,options.collect=1,options.rank=logratio",
     ),
     metric="eval/verifier/best_of_k",
+    conditions=USUAL,
     turns=12,
     # Eight steps: at the start few samples are right, so that there is something for the generator to gain.
     task={"name": "chain", "ops": 8},
@@ -21,7 +22,6 @@ CLAIM = Claim(
         "options": {"train": 6, "demonstrations": False},
         "policies": {"generator": {"lr": 1e-4}, "verifier": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 8, "every": 1000, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "v_star:options.rounds=3,options.collect=1,options.restart=continue",
