@@ -22,9 +22,10 @@ from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Arm, Judged, read_arm_names, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
 from milonga.bounds import Rates
 from milonga.charts import matrix_chart, sparkline
+from milonga.comparing.results import ALWAYS
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
@@ -565,6 +566,18 @@ def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_comparison_is_about_is_drawn_first(tmp_path: Path) -> None:
+    write_run(tmp_path / "cmp" / "prime" / "seed-100", [row(0, 0.1)], 100)
+    catalogue = Catalogue(tmp_path)
+    for metric in ("eval/verifier/pair_accuracy", "eval/verifier/f1"):
+        (tmp_path / "cmp" / "compare.toml").write_text(f'metric = "{metric}"\n[arms.prime]\nrecipe = "prime"\n')
+        catalogue.scan()
+        chosen = choose_metrics(catalogue.comparisons["cmp"])
+        assert chosen[0] == metric and set(ALWAYS) <= set(chosen) and len(chosen) == len(set(chosen))
+    (tmp_path / "cmp" / "compare.toml").write_text("metric = 3\n[arms.prime]\n")
+    assert choose_metrics(catalogue.comparisons["cmp"]) == choose_metrics(None) == list(ALWAYS)
+
+
 def test_an_interval_of_a_share_stays_within_0_and_1() -> None:
     sides = pytest.importorskip("milonga.board.pages.sides")
     wide = {"final": 0.633, "interval": (-0.161, 1.427)}
@@ -572,7 +585,7 @@ def test_an_interval_of_a_share_stays_within_0_and_1() -> None:
         "tango", (), {"eval/generator/accuracy": wide, "eval/hacking_gap": wide, "eval/verifier/f1": wide | {"interval": None}}
     )
     assert sides.format_final(arm, "eval/generator/accuracy") == "0.633 [0.000, 1.000]"
-    assert sides.format_final(arm, "eval/hacking_gap") == "0.633 [-0.161, 1.427]", "no share: it may be negative"
+    assert sides.format_final(arm, "eval/hacking_gap") == "0.633 [-0.161, 1.000]", "no share: it may be negative"
     assert sides.format_final(arm, "eval/verifier/f1") == "0.633" and sides.format_final(arm, "other") == "–"
 
 

@@ -20,10 +20,14 @@ import milonga
 from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import read_last_turn
+from milonga.comparing.results import examine_arm
 from milonga.comparing.tables import to_markdown
 from milonga.errors import ConfigError, RunFolderError
+from milonga.report.curves import TITLES
+from milonga.report.sheets import build_sheets, format_measured, list_remarks
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder
+from milonga.systems.index import CLAIMS
 
 TINY = {
     "task": {"ops": 2},
@@ -308,6 +312,65 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["comparison"]["seeds"] == [100, 101]
 
 
+def test_a_dry_run_says_how_many_runs_and_how_long(tmp_path: Path) -> None:
+    said = json.loads(run(command(tmp_path / "new", "--seeds", "2", "--match", "flops", "--dry-run", "--json")).stdout)["plan"]
+    assert said == [
+        "4 runs: frozen, grpo; seeds 100, 101",
+        "differences to grpo in eval/generator/accuracy, flops matched",
+        "frozen: 2 turns",
+        "grpo: until it has used the flops of frozen with its seed",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_tables_fit_the_terminal_and_no_number_is_broken(plain: tuple[Path, dict[str, Any]], width: int) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.tables import DETAILS, describe_comparison, print_tables
+
+    result = plain[1] | {"out": "runs/compared", "health": []}
+    screen = StringIO()
+    print_tables(result, Console(file=screen, width=width, force_terminal=True, color_system=None))
+    lines = screen.getvalue().splitlines()
+    cut = width < 160
+    assert all(len(line) <= width for line in lines if not line.startswith("results"))
+    assert " ".join(screen.getvalue().split()).startswith(describe_comparison(result))
+    for sheet in build_sheets(result):
+        for row in sheet.rows:
+            shown = [cell for name, cell in zip(sheet.head, row, strict=True) if not (cut and name in DETAILS)]
+            assert any(all(cell in line for cell in shown) for line in lines), shown
+
+
+def test_a_comparison_says_what_is_wrong_with_its_runs(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Each finding once for each arm, with the number of runs that have it; of one whose runs are gone there is none."""
+    _, result = plain
+    (arm,) = (arm for arm in plan_comparison(["frozen", "grpo"], seeds=2, settings=[TINY]).arms if arm.recipe == "grpo")
+    for seed in (100, 101):
+        folder = tmp_path / arm.folder / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        rows = [{"turn": turn, "lead_turn": turn, "learner": "generator", "signal": 0.0} for turn in range(1, 7)]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (found,) = examine_arm(arm, (100, 101, 102), tmp_path)
+    assert (found["arm"], found["badge"], found["seeds"], found["runs"]) == ("grpo", "no signal", [100, 101], 2)
+    (said,) = list_remarks(result | {"failed": [], "notes": [], "health": [found]})
+    assert said.startswith("no signal: grpo, 2 of 2 runs; in seed 100 ") and found["help"] in said
+    assert examine_arm(arm, (100,), tmp_path / "nowhere") == []
+
+
+def test_an_interval_ends_where_the_metric_ends() -> None:
+    wide = {"final": 0.9, "interval": (-2.0, 3.0)}
+    assert format_measured("eval/generator/accuracy", wide) == "0.900 [0.000, 1.000]"
+    assert format_measured("eval/hacking_gap", wide) == "0.900 [-1.000, 1.000]"
+    assert format_measured("eval/generator/reward", wide) == "0.900 [-2.000, 3.000]"
+    assert format_measured("eval/generator/accuracy", wide | {"interval": None}) == "0.900"
+
+
+def test_the_metric_of_every_claim_has_a_title_in_words() -> None:
+    assert {claim.metric for claim in map(CLAIMS.get, CLAIMS)} <= set(TITLES)
+
+
 def test_arms_are_shown_as_they_are_written(plain: tuple[Path, dict[str, Any]]) -> None:
     """A name with markup in it is text, in the terminal and on the page."""
     from io import StringIO
@@ -322,5 +385,5 @@ def test_arms_are_shown_as_they_are_written(plain: tuple[Path, dict[str, Any]]) 
     odd = result | {"arms": arms, "baseline": name}
     screen = StringIO()
     print_tables(odd, Console(file=screen, width=200))
-    assert name in screen.getvalue()
+    assert "grpo: dialect=[red]a|b" in screen.getvalue()
     assert "\\[red\\]a\\|b" in to_markdown(odd)

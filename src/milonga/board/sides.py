@@ -49,6 +49,12 @@ def read_arm_names(comparison: Comparison) -> dict[str, str]:
     return {make_folder_name(name): short for name, short in shorten_arm_names(names).items()}
 
 
+def choose_metrics(comparison: Comparison | None) -> list[str]:
+    """Choose what is drawn: the metric that a comparison is about, before those that are always shown."""
+    planned = read_settings(comparison.path / "compare.toml")[0].get("metric") if comparison is not None else None
+    return list(dict.fromkeys([*([planned] if isinstance(planned, str) else []), *ALWAYS]))
+
+
 def summarise_arms(
     cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS, names: Mapping[str, str] | None = None
 ) -> list[Arm]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from milonga.cli.notices import print_line
 from milonga.interrupts import get_exit_code
 from milonga.runfolder.console import SafeConsole
+
+if TYPE_CHECKING:
+    from milonga.comparing.arms import Comparison
 
 
 def run_comparison(
@@ -33,8 +36,9 @@ def run_comparison(
 
     comparison = plan_comparison(recipes, settings=settings, **asked)
     if dry_run:
-        console.file.write(to_toml(comparison.record()))
-        return {"comparison": comparison.record()}
+        said = _describe_plan(comparison)
+        console.file.write(to_toml(comparison.record()) + "".join(f"# {line}\n" for line in said))
+        return {"comparison": comparison.record(), "plan": said}
     folder = out if out is not None else api.choose_run_folder("compare")
     try:
         result = run_planned_comparison(comparison, folder, jobs)
@@ -42,5 +46,21 @@ def run_comparison(
         print_line(f"stopped; the same command with --out {folder} goes on from there")
         sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
-    print_tables(result, console if console.is_terminal else SafeConsole(width=140, stderr=console.stderr))
+    print_tables(result, console if console.is_terminal else SafeConsole(width=200, stderr=console.stderr))
     return result
+
+
+def _describe_plan(comparison: Comparison) -> list[str]:
+    """Say what would be run and for how long, after the config of everything."""
+    arms, seeds = [arm.name for arm in comparison.arms], ", ".join(map(str, comparison.seeds))
+    lines = [
+        f"{len(arms) * len(comparison.seeds)} runs: {', '.join(arms)}; seeds {seeds}",
+        f"differences to {comparison.baseline} in {comparison.metric}, {comparison.match} matched",
+    ]
+    for arm in comparison.arms:
+        if comparison.match == "turns" or arm is comparison.reference:
+            long = arm.plan.describe_turns() or f"{arm.turns} turns"
+        else:
+            long = f"until it has used the {comparison.match} of {comparison.reference.name} with its seed"
+        lines.append(f"{arm.name}: {long}")
+    return lines

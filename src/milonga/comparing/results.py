@@ -17,6 +17,7 @@ from milonga.comparing import stats
 from milonga.comparing.arms import Arm, Comparison
 from milonga.comparing.pool import Run
 from milonga.errors import ConfigError, UserError, suggest_name
+from milonga.health import find_health
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import Costs, read_shape, to_number
 
@@ -96,9 +97,24 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
         "axis": AXES[comparison.match],
         "arms": {arm.name: _describe_arm(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
         "differences": _compare_to_baseline(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
+        "health": [found for arm in comparison.arms for found in examine_arm(arm, comparison.seeds, out)],
         "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
         "notes": [*notes, *_list_gaps(comparison, outcomes, metrics)],
     }
+
+
+def examine_arm(arm: Arm, seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
+    """Find what is wrong with the runs of an arm: each finding once, with the seeds that have it, and in the words of the first
+    of them. What hangs on the machine is left out, so that a result depends on nothing but its runs."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    examined = 0
+    for seed in seeds:
+        rows = JsonLines(out / arm.folder / f"seed-{seed}" / "metrics.jsonl").rows()
+        examined += bool(rows)
+        for one in find_health(rows, arm.config(seed)):
+            said = {"arm": arm.name, **one.to_json(), "seeds": []}
+            found.setdefault((one.badge, one.subject), said)["seeds"].append(seed)
+    return [each | {"runs": examined} for each in found.values()]
 
 
 def _select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:

@@ -14,11 +14,11 @@ from milonga.report.curves import (
     F1,
     GENERATOR,
     LEAST_REACH,
+    TITLES,
     clip_to_range,
     describe_series,
     draw_pair_chart,
     get_title,
-    is_share,
 )
 from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
 from milonga.report.verdicts import describe_comparison
@@ -111,7 +111,7 @@ def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis
     if not any(one.x for one in series):
         return None
     title = get_title(metric)
-    svg = line_chart(title, series, x_label=axis, least=LEAST_REACH if is_share(metric) or "gap" in metric else 0.0)
+    svg = line_chart(title, series, x_label=axis, least=LEAST_REACH if metric in TITLES else 0.0)
     return Figure(svg, title, [describe_series(one) for one in series if one.x])
 
 

@@ -23,7 +23,24 @@ TITLES = {
     "eval/hacking_gap": "hacking gap",
     "eval/step_hacking_gap": "step hacking gap",
     "rollouts/generator/accuracy": "generator: accuracy while training",
+    "eval/generator/greedy_accuracy": "generator: held-out accuracy, greedy",
+    "eval/generator/success": "generator: dialogues with a right answer",
+    "eval/generator/gain": "generator: gain of the second turn",
+    "eval/team/gain": "team: gain of the last turn over the first",
+    "eval/team/over_vote": "team: accuracy above a vote of as many tokens",
+    "eval/search/accuracy": "generator: accuracy of search",
+    "eval/verifier/pair_accuracy": "verifier: right one of a pair preferred",
+    "eval/verifier/best_of_k": "verifier: best of k is right",
+    "eval/verifier/best_of_k_sound": "verifier: best of k is sound",
+    "eval/verifier/defect_precision": "verifier: reported defects that are there",
+    "eval/judge/pair_accuracy": "judge: right one of a pair preferred",
+    "eval/held_out_accuracy": "verifier: corruptions of a new kind found",
+    "eval/proposer/learnable": "proposer: valid tasks that are solved sometimes",
+    "eval/tester/mu": "tester: reward of telling right from wrong programs",
+    "eval/grm/hacking_gap": "gap of what the judge pays and what is right",
 }
+DIFFERENCES = ("gap", "gain", "over_vote", "mu")
+"""How the names of metrics end that are differences of two shares."""
 LEAST_REACH = 0.1
 """Least width, to both sides of the curves, in which the bands of shares are shown."""
 SIDE_BY_SIDE = (
@@ -167,13 +184,20 @@ def get_title(metric: str) -> str:
     return TITLES.get(metric, metric)
 
 
+def is_difference(metric: str) -> bool:
+    return metric.endswith(DIFFERENCES)
+
+
 def is_share(metric: str) -> bool:
-    return metric in TITLES and "gap" not in metric
+    return metric in TITLES and not is_difference(metric)
 
 
 def clip_to_range(metric: str, value: float) -> float:
-    """Clip a bound of an interval to what the metric can be: a share lies between 0 and 1, however few seeds there are."""
-    return min(1.0, max(0.0, value)) if is_share(metric) else value
+    """Clip a bound of an interval to what the metric can be, however few seeds there are: a share lies between 0 and 1, a
+    difference of shares between -1 and 1."""
+    if metric not in TITLES:
+        return value
+    return min(1.0, max(-1.0 if is_difference(metric) else 0.0, value))
 
 
 def draw_pair_chart(title: str, series: Sequence[Series]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milonga.report.blocks import Sheet
-from milonga.report.curves import get_title
+from milonga.report.curves import clip_to_range, get_title
 from milonga.text import format_amount, format_number
 
 Result = Mapping[str, Any]
@@ -41,7 +41,8 @@ def build_outcome_sheet(result: Result, metric: str) -> Sheet:
     rows = [
         (
             name,
-            *_format_measured(arm["metrics"][metric]),
+            format_measured(metric, arm["metrics"][metric]),
+            format_number(arm["metrics"][metric]["area"]),
             _format_area_difference(areas.get(name)),
             *(_format_difference(found[name]) if name in found else _format_no_difference(name, result)),
         )
@@ -64,9 +65,12 @@ def build_outcome_sheet(result: Result, metric: str) -> Sheet:
     return Sheet(f"{name} on {result['split']}, 95 % intervals over seeds", head, rows)
 
 
-def _format_measured(values: Mapping[str, Any]) -> tuple[str, str]:
-    half = "" if values["interval"] is None else f" ± {(values['interval'][1] - values['interval'][0]) / 2:.3f}"
-    return format_number(values["final"]) + half, format_number(values["area"])
+def format_measured(metric: str, values: Mapping[str, Any]) -> str:
+    """Format the mean of a metric with its interval, as far as that lies within what the metric can be."""
+    if values["interval"] is None:
+        return format_number(values["final"])
+    low, high = (clip_to_range(metric, bound) for bound in values["interval"])
+    return f"{format_number(values['final'])} [{low:.3f}, {high:.3f}]"
 
 
 def _format_difference(difference: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,9 +101,18 @@ def format_interval(value: Sequence[float] | None) -> str:
 
 
 def list_remarks(result: Result) -> list[str]:
-    """List the failed runs and the notes of a comparison."""
+    """List the failed runs and the notes of a comparison, and what is wrong with its runs."""
     runs = [f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]]
-    return [*runs, *result["notes"]]
+    short = shorten_arm_names(list(result["arms"]))
+    # Results of earlier versions have none.
+    health = [_describe_health(short.get(one["arm"], one["arm"]), one) for one in result.get("health", ())]
+    return [*runs, *result["notes"], *health]
+
+
+def _describe_health(name: str, one: Mapping[str, Any]) -> str:
+    whose = f"{len(one['seeds'])} of {one['runs']} runs" if one["runs"] > 1 else "its run"
+    helps = f": {one['help']}" if one["help"] else ""
+    return f"{one['badge']}: {name}, {whose}; in seed {one['seeds'][0]} {one['text']}{helps}"
 
 
 def shorten_arm_names(arms: Sequence[str]) -> dict[str, str]:

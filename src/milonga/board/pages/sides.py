@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
-from milonga.board.pages.parts import add_box, add_link, add_text, format_number, make_url, show_table
-from milonga.board.sides import Arm, Judged, read_arm_names, read_verdicts, summarise_arms
-from milonga.comparing.results import ALWAYS
+from milonga.board.pages.parts import add_box, add_link, add_text, make_url, show_table
+from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
 from milonga.report.comparisons import BANDS, build_metric_figure
-from milonga.report.curves import clip_to_range, get_title
+from milonga.report.curves import get_title
+from milonga.report.sheets import format_measured
 
 AXIS = f"turns of the lead agent; {BANDS}"
 
@@ -20,6 +20,7 @@ AXIS = f"turns of the lead agent; {BANDS}"
 async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison: Comparison | None) -> None:
     known: list[Arm] = []
     told: Judged | str | None = None
+    metrics = choose_metrics(comparison)
 
     def add_chart(metric: str) -> Chart:
         return Chart(lambda: build_metric_figure(metric, {arm.name: arm.metrics for arm in known}, AXIS))
@@ -32,19 +33,19 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
             if comparison is not None and comparison.finished:
                 add_link("Report", make_url("report", comparison.name), "button", data_item="report")
         with add_box("grid"):
-            drawn = [add_chart(metric) for metric in ALWAYS]
+            drawn = [add_chart(metric) for metric in metrics]
         table, verdicts = add_box("scroll"), add_box()
         _show_run_links(cards, comparison)
 
     async def refresh() -> None:
         nonlocal known, told
-        arms = await asyncio.to_thread(_summarise_now, board, cards, comparison)
+        arms = await asyncio.to_thread(_summarise_now, board, cards, comparison, metrics)
         if _arms_differ(arms, known):
             known = arms
             await redraw(drawn)
             table.clear()
             with table:
-                _show_arms(arms)
+                _show_arms(arms, metrics)
         if comparison is not None and comparison.kind == "comparison" and told is None:
             told = await asyncio.to_thread(read_verdicts, comparison.path)
             if told is not None:
@@ -62,9 +63,9 @@ def _show_run_links(cards: Sequence[Card], comparison: Comparison | None) -> Non
             add_link(card.name, make_url("run", card.name), f"small {card.state}", data_item=card.name, title=card.state)
 
 
-def _summarise_now(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> list[Arm]:
+def _summarise_now(board: Board, cards: Sequence[Card], comparison: Comparison | None, metrics: Sequence[str]) -> list[Arm]:
     names = None if comparison is None else read_arm_names(comparison)
-    return summarise_arms(_list_current_runs(board, cards, comparison), board.shelf, names=names)
+    return summarise_arms(_list_current_runs(board, cards, comparison), board.shelf, metrics, names)
 
 
 def _list_current_runs(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
@@ -77,18 +78,15 @@ def _arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
     return [(arm.name, arm.metrics) for arm in arms] != [(arm.name, arm.metrics) for arm in known]
 
 
-def _show_arms(arms: Sequence[Arm]) -> None:
-    rows = [[arm.name, str(len(arm.runs)), *(format_final(arm, metric) for metric in ALWAYS)] for arm in arms]
-    head = ["arm", "runs", *map(get_title, ALWAYS)]
+def _show_arms(arms: Sequence[Arm], metrics: Sequence[str]) -> None:
+    rows = [[arm.name, str(len(arm.runs)), *(format_final(arm, metric) for metric in metrics)] for arm in arms]
+    head = ["arm", "runs", *map(get_title, metrics)]
     show_table("Where they stand, with 95 % intervals over seeds", head, rows)
 
 
 def format_final(arm: Arm, metric: str) -> str:
     found = arm.metrics.get(metric)
-    if found is None:
-        return "–"
-    bounds = [f"{clip_to_range(metric, bound):.3f}" for bound in found["interval"] or ()]
-    return format_number(found["final"]) + (f" [{', '.join(bounds)}]" if bounds else "")
+    return "–" if found is None else format_measured(metric, found)
 
 
 def _show_verdicts(verdicts: Judged | str) -> None:
