@@ -14,7 +14,17 @@ from milonga.comparing.packing import pack, unpack
 from milonga.comparing.pool import Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_studies
-from milonga.comparing.sweep import GIB, ROOM, Sweep, count_fitting, estimate_memory, name_run, sweep
+from milonga.comparing.sweep import (
+    GIB,
+    ROOM,
+    Sweep,
+    count_fitting,
+    estimate_memory,
+    group_by_badge,
+    name_run,
+    sweep,
+    write_table,
+)
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.runfolder.files import JsonLines
 from milonga.tasks import make_task
@@ -144,7 +154,9 @@ def test_stopped_at_the_limit_and_gone_on_with_elsewhere_it_ends_in_the_same_byt
     arms = read(here, LONG)
     name = name_run(order_runs(arms, out)[0][1], out)
     cut = sweep(arms, out, {"DATA": str(here)}, is_over=has_run(out / name, 3), jobs=1, only=[name], quiet=True)
+    health = cut.pop("health")
     assert cut == {"runs": 1, "finished": 0, "stopped": [name], "failed": {}}
+    assert health["unreadable"] == [name], "the miniature cannot read problems in words"
     turns = len((out / name / "metrics.jsonl").read_text().splitlines()) - 1
     assert 0 < turns < LONG, "stopped too early or too late to show anything"
     runs = [run for _, run in order_runs(arms, out)]
@@ -249,6 +261,19 @@ def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -
     assert (said, work.failed[run]) == (f"KeyError: 'x' (see {run.folder / 'error.txt'})", "KeyError: 'x'")
     assert (run.folder / "error.txt").read_text() == "Traceback, line by line"
     assert work.end(run, {"error": None}) is None and not (run.folder / "error.txt").exists(), "mended, and made again"
+
+
+def test_the_table_says_what_is_wrong_with_a_run_and_the_end_counts_it(tmp_path: Path) -> None:
+    arms = read(tmp_path)
+    bad, good = arms[0].run(3, tmp_path), arms[1].run(3, tmp_path)
+    for run, signal in ((bad, 0.0), (good, 1.0)):
+        run.folder.mkdir(parents=True)
+        rows = [{"turn": turn, "lead_turn": turn, "learner": "generator", "signal": signal} for turn in range(1, 7)]
+        (run.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_table(tmp_path, arms)
+    name = name_run(bad, tmp_path)
+    assert group_by_badge(tmp_path, [name, name_run(good, tmp_path)]) == {"no signal": [name]}
+    assert group_by_badge(tmp_path, []) == {}
 
 
 def test_as_many_runs_as_memory_bears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

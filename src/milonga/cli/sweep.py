@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,5 +74,8 @@ def _print_result(done: dict[str, Any], out: Path, console: Console) -> None:
     console.print(f"{done['finished']} of {done['runs']} runs are finished{unfinished}; {out / 'runs.jsonl'} has them all")
     for name, error in done["failed"].items():
         console.print(f"{name}: {error}", highlight=False, markup=False)
+    for badge, names in done["health"].items():
+        first = f"`milonga show {shlex.quote(str(out / names[0]))}` says what is wrong with the first"
+        console.print(f"{badge}: {len(names)} of {done['runs']} runs; {first}", highlight=False, markup=False, soft_wrap=True)
     for name in done.get("packed", {}).get("left", ()):
         console.print(f"{name}: its checkpoint was too large to pack; elsewhere it begins anew", highlight=False, markup=False)

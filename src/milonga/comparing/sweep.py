@@ -23,6 +23,7 @@ from milonga.comparing.progress import Progress, read_last_turn
 from milonga.comparing.study import StudyArm, order_runs
 from milonga.config import EMBEDDED, PolicySection
 from milonga.errors import RunFolderError, UserError
+from milonga.health import find_health
 from milonga.interrupts import delay_interrupts
 from milonga.planning import find_shape
 from milonga.resolve import Plan
@@ -134,6 +135,7 @@ def sweep(
         "finished": sum(run.finished for _, run in chosen),
         "stopped": [name_run(run, out) for run in [*work.stopped, *work.waiting]],
         "failed": {name_run(run, out): error for run, error in work.failed.items()},
+        "health": group_by_badge(out, [name_run(run, out) for _, run in chosen]),
     }
 
 
@@ -196,14 +198,24 @@ def _replace_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def write_table(out: Path, arms: Sequence[StudyArm]) -> None:
-    """Write one line for each run that has begun: what it is, how far it came, its first and its last evaluation."""
+    """Write one line for each run that has begun: what it is, how far it came, its health, its first and last evaluation."""
     rows = [_describe_run(arm, run, out) for arm, run in order_runs(arms, out) if (run.folder / "metrics.jsonl").exists()]
     write_atomically(out / TABLE, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def group_by_badge(out: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Group runs of the table by what is wrong with them."""
+    found: dict[str, list[str]] = {}
+    for row in JsonLines(out / TABLE).rows():
+        for badge in row["health"] if row["name"] in names else ():
+            found.setdefault(badge, []).append(row["name"])
+    return found
+
+
 def _describe_run(arm: StudyArm, run: Run, out: Path) -> dict[str, Any]:
     settings = json.dumps(arm.identity, sort_keys=True)
-    measured = [row for row in JsonLines(run.folder / "metrics.jsonl").rows() if any(key.startswith("eval/") for key in row)]
+    rows = JsonLines(run.folder / "metrics.jsonl").rows()
+    measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     return {
         "name": name_run(run, out),
         "recipe": arm.arm.recipe,
@@ -212,6 +224,7 @@ def _describe_run(arm: StudyArm, run: Run, out: Path) -> dict[str, Any]:
         "hash": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
         "finished": run.finished,
         "turn": read_last_turn(run.folder),
+        "health": list(dict.fromkeys(one.badge for one in find_health(rows, arm.arm.config(run.seed)))),
         "first": _select_evaluation(measured[0]) if measured else None,
         "last": _select_evaluation(measured[-1]) if measured else None,
     }
