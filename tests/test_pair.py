@@ -166,6 +166,16 @@ def test_a_verdict_counts_readable_checks_alone() -> None:
     assert verdict.rank == pytest.approx((0.25 + 0 + 1.5 + 1.5) / 4)
 
 
+def test_a_check_is_as_sure_as_its_words_were() -> None:
+    """What decides is what was said, by most of the checks; the probability is how likely it was that this was said."""
+    one = verdict_of(Verification((True, True), True, soft=0.3, soft_steps=(0.6, 0.5)))
+    assert (one.probability, one.final, one.first_error, one.steps) == (0.3, True, -1, (0.6, 0.5))
+    two = verdict_of(
+        Verification((True,), True, soft=0.3, soft_steps=(0.3,)), Verification((True,), True, soft=0.5, soft_steps=(0.5,))
+    )
+    assert two.probability == pytest.approx(0.4) and two.final is True and two.steps == pytest.approx((0.4,))
+
+
 def test_scores_are_averaged_where_a_verifier_gives_them() -> None:
     verdict = verdict_of(
         Verification((False,), False, score=0.2, step_scores=(0.4,)), Verification((True,), True, score=0.7, step_scores=(0.8,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -164,6 +165,17 @@ def test_answers_depend_on_the_question_and_the_seed_alone(client: Client) -> No
     assert str(alone[0]["candidates"]) + alone[0]["solution"] == texts()[1]
 
 
+def is_same(one: Any, other: Any, rel: float) -> bool:
+    """Whether two answers are the same, but for the last digits of numbers."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=rel)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[key], rel) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(is_same(a, b, rel) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
 def test_requests_that_arrive_together_share_a_batch_and_change_nothing(client: Client) -> None:
     assert client.service is not None
     asked = [{"problems": [problem], "best_of": 3} for problem in PROBLEMS]
@@ -171,7 +183,9 @@ def test_requests_that_arrive_together_share_a_batch_and_change_nothing(client: 
     before = client.service.batches
     with ThreadPoolExecutor(len(asked)) as pool:
         together = list(pool.map(lambda one: client.post("/solve", one).body, asked))
-    assert together == alone
+    # Who else is in a batch changes the order of sums in products, and with it the last digits of a probability: each of a few
+    # dozen steps' logits is a sum of less than 10^4 float32 terms, and their errors stay far below one part in 10^3.
+    assert is_same(together, alone, 1e-3)
     assert client.service.batches - before < len(asked) / 2
 
 

@@ -290,7 +290,8 @@ def test_verify_keeps_processbenchs_fields_and_adds_its_own(milonga: Command, tr
     for item, row in zip(items, rows, strict=True):
         assert {key: row[key] for key in item} == item
         assert row["prediction"] in (-1, 0, 1, None) and row["match"] == (row["prediction"] == item["label"])
-        assert len(row["step_verdicts"]) == 2 and row["verdict"] == (row["probability"] >= 0.5)
+        assert len(row["step_verdicts"]) == 2 and isinstance(row["verdict"], bool)
+        assert 0 < row["probability"] < 1, "how sure five sampled checks were, not how many of them"
     assert done.json["labelled"] == 2 and "on 2 with a label" in done.err
     expected = {"error_accuracy": float(rows[0]["match"]), "right_accuracy": float(rows[1]["match"])}
     assert {key: done.json[key] for key in expected} == expected

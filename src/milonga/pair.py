@@ -18,8 +18,9 @@ from milonga.context import Context, RunContext
 from milonga.engine.factory import make_engine
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewrite_steps
-from milonga.evals.evaluate import fill_unjudged, get_confidence, get_step_confidence
+from milonga.evals.evaluate import fill_unjudged, get_confidence
 from milonga.evals.metrics import find_first_wrong, majority_vote, mean
+from milonga.evals.verdicts import get_soft_steps, get_soft_verdict
 from milonga.resolve import Plan, resolve
 from milonga.roles import StepSolver, make_step_solver
 from milonga.runfolder.checkpoints import Checkpoints
@@ -104,19 +105,22 @@ class Verdict:
 
     @property
     def probability(self) -> float | None:
-        """Probability that the solution is right: the share of parsed checks that say so, or the mean of their scores."""
-        return mean([get_confidence(value) for value in self.values if value.final is not None])
+        """Probability that the solution is right: the mean over parsed checks of their scores, or of how sure their words are.
+        So one check is not certain of what it was just as likely not to say."""
+        return mean([soft for value in self.values if (soft := get_soft_verdict(value)) is not None])
 
     @property
     def final(self) -> bool | None:
-        """The final verdict: right if the probability is at least 0.5; None if no check can be parsed."""
-        return None if self.probability is None else self.probability >= 0.5
+        """The final verdict: right if at least half of the parsed checks say so, or if their mean score is at least 0.5; None
+        if no check can be parsed."""
+        share = mean([get_confidence(value) for value in self.values if value.final is not None])
+        return None if share is None else share >= 0.5
 
     @property
     def steps(self) -> tuple[float, ...] | None:
         """Probability that each step is right, by the checks that reach it; None if no check judges steps. Steps that no check
         reaches, because each stopped at a wrong step before, are left out."""
-        said = [scores for value in self.values if (scores := get_step_confidence(value)) is not None]
+        said = [scores for value in self.values if (scores := get_soft_steps(value)) is not None]
         most = max(map(len, said), default=0)
         columns = [[scores[k] for scores in said if k < len(scores)] for k in range(most)]
         return tuple(sum(column) / len(column) for column in columns) if said else None
