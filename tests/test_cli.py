@@ -140,6 +140,13 @@ def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[P
     assert test.code == 0 and test.json["split"] == "test" and "generator/pass@2" in test.json
 
 
+def test_eval_prints_what_matters_and_all_if_asked(milonga: Command, finished: tuple[Path, Done]) -> None:
+    short, full = (milonga("eval", finished[0], "--problems", "2", *more) for more in ([], ["--all"]))
+    assert short.code == full.code == 0
+    assert "generator/accuracy" in short.out and "generator/pass@2" not in short.out and "--all" in short.out
+    assert "generator/accuracy" in full.out and "generator/pass@2" in full.out and "--all" not in full.out
+
+
 def test_eval_by_a_suite_prints_a_table_and_draws(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
     item = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
     wrong = item | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}

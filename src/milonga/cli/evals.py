@@ -12,24 +12,44 @@ from rich.table import Table
 
 from milonga.cli.views import print_metrics
 from milonga.evals.suites import SUITES, Suite
+from milonga.report.curves import TITLES
+from milonga.runfolder.record import HEADLINE
 from milonga.text import escape_invisible, format_number
 
 Report = dict[str, Any]
+FACTS = ("run", "recipe", "turn", "split")
+"""What was evaluated, beside what was measured."""
 
 
-def run_evaluation(folder: str, suite: str | None, plot: Path | None, console: Console, **options: Any) -> Report:
+def run_evaluation(
+    folder: str, suite: str | None, plot: Path | None, console: Console, everything: bool, **options: Any
+) -> Report:
     """Evaluate a run and print the results. Options that were not given are None, or empty lists if they may be repeated."""
     from milonga import api
 
     given = {key: value for key, value in options.items() if value not in (None, [])}
     report = api.evaluate(folder, suite, plot=plot, **given)
     if suite is None:
-        print_metrics(report, console)
+        _print_measured(report, console, everything)
     else:
         _print_finding(report, SUITES.get(suite), console)
     if plot is not None:
         console.print(f"chart: {escape(str(plot))}", soft_wrap=True)
     return report
+
+
+def _print_measured(report: Report, console: Console, everything: bool) -> None:
+    """Print what an evaluation measured: what has a name in words, unless all is asked for or nothing has one."""
+    words = dict(TITLES) | {f"eval/{metric}": label for label, metric in HEADLINE}
+    named = [key for key in report if f"eval/{key}" in words and report[key] is not None]
+    if everything or not named:
+        print_metrics(report, console)
+        return
+    table = Table("metric", "value", "")
+    for key in (*FACTS, *named):
+        table.add_row(escape(key), escape(format_number(report[key])), words.get(f"eval/{key}", ""))
+    console.print(table)
+    console.print(f"all {len(report) - len(FACTS)} metrics: --all, or --json", highlight=False)
 
 
 def _print_finding(report: Report, suite: type[Suite], console: Console) -> None:

@@ -149,6 +149,7 @@ def eval_(
     task: Annotated[list[str] | None, typer.Option(help="transfer: another task, as chain,ops=12. May be repeated.")] = None,
     checkpoints: Annotated[int | None, typer.Option(help="matrix: how many, evenly from the start to the newest.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw what a suite found: FILE.svg.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Without a suite: every metric, not only what matters most.")] = False,
     trust: Trust = None,
     json: AsJson = False,
 ) -> None:
@@ -160,6 +161,7 @@ def eval_(
         suite,
         plot,
         console,
+        all_,
         split=split,
         problems=problems,
         samples=samples,
