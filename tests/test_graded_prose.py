@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from helpers import PROPERTY, check_growth
 from milonga.roles.grades import Scale, parse_grading, read_score
 from milonga.roles.proposer import Proposal, Proposer, QuestionWriter
-from milonga.roles.prose import read_choice, read_conclusion
 from milonga.roles.questions import read_question
+from milonga.roles.replies import read_choice
+from milonga.roles.verdicts import read_conclusion
 from milonga.types import Problem
 
 TEN, FIVE = Scale(1, 10, 8), Scale(0, 5, 4)

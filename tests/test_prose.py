@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from helpers import PROPERTY
 from milonga.errors import ConfigError
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.prose import find_steps, find_thought, read_verdicts
+from milonga.roles.prose import find_steps, find_thought
 from milonga.roles.solver import LOOSE_FORMAT, accept_extracted, extract_answer
 from milonga.roles.templates import PromptTemplate
+from milonga.roles.verdicts import read_verdicts
 from milonga.tasks import Chain
 from milonga.tasks.answers import extract_number, find_last_box
 from milonga.types import Parsed, Problem, Rollout, Segment, Solution, Verification

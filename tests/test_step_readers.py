@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY, check_growth
 from milonga.roles import SliceJudge, StepSolver, YesNoVerifier
-from milonga.roles.prose import read_level, read_verdicts, read_yes_no, swap_yes_no
+from milonga.roles.replies import read_level, read_yes_no, swap_yes_no
 from milonga.roles.slices import split_into_slices
+from milonga.roles.verdicts import read_verdicts
 from milonga.systems.aprm.roles import Corruptor
 from milonga.systems.deepseek_math_v2.roles import DefectVerifier, ProofWriter, extract_self_analysis
 from milonga.systems.genrm.roles import Annotator, mentions_reference

@@ -14,9 +14,10 @@ from itertools import pairwise
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import Verdict, read_verdicts, read_yes_no, swap_yes_no
+from milonga.roles.replies import read_yes_no, swap_yes_no
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame
+from milonga.roles.verdicts import Verdict, read_verdicts
 from milonga.tasks.base import Task
 from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 

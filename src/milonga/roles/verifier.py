@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import Verdict, read_verdicts
 from milonga.roles.solver import NEXT_EXAMPLE, StepSolver, demonstration_to_rollout
 from milonga.roles.tags import cut_tags, find_frame, find_loose_frame, find_tags
 from milonga.roles.templates import load_packaged_prompt
+from milonga.roles.verdicts import Verdict, read_verdicts
 from milonga.tasks.base import Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from milonga.errors import UserError
 from milonga.roles.base import ROLES, Dialect, JudgeContext, Role
-from milonga.roles.prose import read_yes_no, swap_yes_no
+from milonga.roles.replies import read_yes_no, swap_yes_no
 from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Rollouts, Segment, Verification
 

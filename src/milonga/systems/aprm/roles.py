@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from milonga.errors import ConfigError, suggest_name
 from milonga.patterns.slicing import corrupt_piece
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import strip_reply
+from milonga.roles.replies import strip_reply
 from milonga.roles.slices import Slice, render_steps, split_into_slices
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milonga.roles.base import ROLES
-from milonga.roles.prose import read_conclusion
+from milonga.roles.verdicts import read_conclusion
 from milonga.roles.verifier import StepVerifier
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import find_thought_end, read_level, skip_thought
+from milonga.roles.prose import find_thought_end, skip_thought
+from milonga.roles.replies import read_level
 from milonga.roles.solver import NO_STEPS, StepSolver
 from milonga.roles.templates import load_packaged_prompt
 from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality
@@ -73,9 +74,8 @@ class Proof(Solution):
 def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes: Sequence[str]) -> str:
     """Write the text that parses as these marks and this score."""
     if dialect == "terse":
-        return (
-            "".join(f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)) + f"={MARKS[score]}"
-        )
+        remarks = (f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True))
+        return "".join([*remarks, f"={MARKS[score]}"])
     issues = [f"Issue: step {k + 1}: {note}" for k, (note, right) in enumerate(zip(notes, marks, strict=True)) if not right]
     return "\n".join([OPENING, *(issues or ["No issues."]), f"{CLOSING} \\boxed{{{score:g}}}"])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.prose import read_choice
+from milonga.roles.replies import read_choice
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.tasks.base import RELATED, Demonstration, Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
