@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from milonga.claims import find_unmet, judge_claim
-from milonga.comparing.stats import average, holm
+from milonga.claims import check_conditions, find_deciding_p, judge_claim
+from milonga.comparing.arms import add_eval_prefix
+from milonga.comparing.stats import holm
 from milonga.comparing.tables import draw
 from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.files import JsonLines
@@ -32,7 +34,7 @@ KEPT = {
     "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed", "search/accuracy",
     *(f"{who}/{name}" for who in ("generator", "team") for name in ("first_accuracy", "last_accuracy", "gain", "copy_rate")),
 }  # fmt: skip
-"""What is kept of every arm, beside the metric of the claim."""
+"""What is kept of every arm, beside what its claim is about: its own metric, and those of its conditions."""
 BEGIN, END = "<!-- result: made by scripts/keep_claims.py -->", "<!-- end of the result -->"
 HEAD = """\
 # Claims
@@ -45,16 +47,18 @@ on procedural tasks. They test mechanisms, not the papers' numbers.
 
 - *Not testable*: the runs could not have shown what is claimed. Nothing was left to be gained, what the claim rests on did not
   work, or the comparator was worse than blind choice or than its own start. `claim.py` lists these conditions; `milonga claim`
-  checks them in a pilot run before any seed that is reported. **The runs below are older than the conditions**, which are
-  applied here to the means of the reported seeds; a condition on what was not measured then is passed over. So a claim that
-  stands as testable may still fail its pilot.
-- *Holds*: the 95 % interval (Student's t over paired seeds) lies on the claim's side of zero.
-- *Does not hold*: a difference of the smallest size that would matter (0.05) can be ruled out at 5 %, one-sided.
+  checks them in a pilot of three seeds before any that is reported: a bound is missed where the mean lies beyond it by more
+  than its standard error. **The runs below are older than the conditions**, which are applied here to the reported seeds; one
+  on what was not measured then is passed over, and said. So a claim that stands as testable may still fail its pilot.
+- *Does not hold*: a difference of the smallest size that would matter (0.05 unless `claim.py` says otherwise) can be ruled out
+  at 5 %, one-sided.
+- *Holds*: that is not so, and the 95 % interval (Student's t over paired seeds) lies on the claim's side of zero.
 - *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread like these, would have shown in
   80 % of all experiments.
 
-"Then" is the verdict when the runs were made: without conditions, and with 0.01 as what would matter, so that "does not hold"
-could hardly be reached. `p (Holm)` is corrected over all claims of this table, testable or not.
+"Then" is the verdict when the runs were made: without conditions, and with 0.01 as what would matter (0.05 for `asl`), so that
+"does not hold" could hardly be reached. `p (Holm)` is that of the test which the verdict rests on (where a claim does not hold:
+that the difference is as large as what would matter), corrected over all claims of this table, testable or not.
 
 | recipe | claim | arms | metric | first two | difference | could see | p (Holm) | verdict | then |
 |---|---|---|---|---|---|---|---|---|---|
@@ -62,18 +66,23 @@ could hardly be reached. `p (Holm)` is corrected over all claims of this table, 
 
 
 def judge_today(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict on kept runs by the conditions and the smallest difference that the claim states today."""
+    """Return the verdict on kept runs. Those that are older than conditions are judged by the conditions and the smallest
+    difference that their claim states today; the problems could not be resampled in any of them."""
+    if "conditions" in found:
+        return {"verdict": found["verdict"], "unmet": found["unmet"], "unknown": []}
     claim: Claim = CLAIMS.get(found["claim"])
     measured = [found["measured"].get(arm, {}) for arm in found["arms"]]
 
-    def read(one: Measured) -> float | None:
-        metric = "eval/" + (one.metric or claim.metric).removeprefix("eval/")
-        return average(measured[one.arm].get(metric, {}).get("start" if one.start else "end", []))
+    def read(one: Measured) -> list[float]:
+        metric = add_eval_prefix(one.metric or claim.metric)
+        values: list[float] = measured[one.arm].get(metric, {}).get("start" if one.start else "end", [])
+        end = found["values"][found["arms"][one.arm]]
+        return [end] if not values and not one.start and metric == found["metric"] and end is not None else values
 
-    unmet = find_unmet(claim, read)
+    unmet, unknown = check_conditions(claim, read)
     interval = None if found["interval"] is None else tuple(found["interval"])
-    # The problems could not be resampled in any of these; where they can, claim.json says so by its own verdict.
-    return {"verdict": "not testable" if unmet else judge_claim(claim, interval, len(found["seeds"])), "unmet": unmet}
+    verdict = "not testable" if unmet else judge_claim(claim, interval, len(found["seeds"]))
+    return {"verdict": verdict, "unmet": unmet, "unknown": unknown}
 
 
 def number(value: float | None) -> str:
@@ -105,8 +114,9 @@ def row(found: dict[str, Any], p: float | None) -> str:
 
 
 def verdict_of(found: dict[str, Any]) -> str:
-    """The verdict of today, with what stands against a test."""
-    return "; ".join([f"**{found['today']['verdict']}**", *found["today"]["unmet"]])
+    """The verdict of today, with what stands against a test, and what nobody can tell."""
+    unknown = found["today"]["unknown"] if not found["today"]["unmet"] else []
+    return "; ".join([f"**{found['today']['verdict']}**", *found["today"]["unmet"], *(f"({said})" for said in unknown)])
 
 
 def keep(folder: Path) -> None:
@@ -116,7 +126,8 @@ def keep(folder: Path) -> None:
     found["out"] = f"runs/claim-{name}"
     result = json.loads((folder / "compare.json").read_text())
     # What the pages say about the arms beside the claim's own metric is read off these.
-    found["measured"] = {arm: measured(folder / target["folder"]) for arm, target in result["arms"].items()}
+    wanted = KEPT | list_metrics_of(CLAIMS.get(name))
+    found["measured"] = {arm: measured(folder / target["folder"], wanted) for arm, target in result["arms"].items()}
     (DOCS / "images" / f"claim-{name}.svg").write_text(draw(result))
     (DOCS / "images" / f"claim-{name}.png").unlink(missing_ok=True)
     write(found)
@@ -131,13 +142,19 @@ def write(found: dict[str, Any]) -> None:
     page.write_text(inserted(page.read_text(), paragraph(found), name))
 
 
-def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
+def list_metrics_of(claim: Claim) -> set[str]:
+    """List the metrics that a claim and its conditions are about."""
+    named = [one for condition in claim.conditions for one in (condition.of, condition.minus) if one is not None]
+    return {(metric or claim.metric).removeprefix("eval/") for metric in ("", *(one.metric for one in named))}
+
+
+def measured(arm: Path, wanted: Collection[str]) -> dict[str, dict[str, list[float]]]:
     """Of what was evaluated in every run of an arm: the values at its start and at its end, seed by seed."""
     out: dict[str, dict[str, list[float]]] = {}
     for run in sorted(arm.glob("seed-*")):
         rows = [row for row in JsonLines(run / "metrics.jsonl").rows() if row.get("eval/dropped") is not None]
         for key, value in rows[-1].items():
-            if key.startswith("eval/") and key.removeprefix("eval/").partition("@")[0] in KEPT and value is not None:
+            if key.startswith("eval/") and key.removeprefix("eval/").partition("@")[0] in wanted and value is not None:
                 both = out.setdefault(key, {"start": [], "end": []})
                 both["end"].append(round(float(value), 4))
                 if rows[0].get(key) is not None:
@@ -159,8 +176,9 @@ def paragraph(found: dict[str, Any]) -> str:
     # Plots of the first claims were kept as PNG.
     image = next(f"claim-{name}.{kind}" for kind in ("svg", "png") if (DOCS / "images" / f"claim-{name}.{kind}").exists())
     because = f": {'; '.join(found['today']['unmet'])}" if found["today"]["unmet"] else ""
+    pairs = found.get("pairs", len(found["seeds"]))
     return (
-        f"**{today.capitalize()}**{because}.{before} {len(found['seeds'])} seeds: {change} in `{found['metric']}`, "
+        f"**{today.capitalize()}**{because}.{before} {pairs} seeds: {change} in `{found['metric']}`, "
         f"{found['better']} is better; a difference of {least} could have been seen. {values}.\n\n"
         f"![{name}](../../../../docs/images/{image})"
     )
@@ -190,8 +208,9 @@ def write_table() -> None:
     results = [json.loads(path.read_text()) for path in sorted((DOCS / "claims").glob("*.json"))]
     for found in results:
         write(found)
-    tested = [found for found in results if found["p"] is not None]
-    adjusted = dict(zip([f["claim"] for f in tested], holm([f["p"] for f in tested]), strict=True))
+    deciding = {f["claim"]: find_deciding_p(CLAIMS.get(f["claim"]), f, f["today"]["verdict"]) for f in results}
+    tested = {name: p for name, p in deciding.items() if p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     lines = [row(found, adjusted.get(found["claim"])) for found in results]
     waiting = [name for name in CLAIMS if name not in {found["claim"] for found in results}]
     text = HEAD.format(count=count(results, adjusted)) + "\n".join(lines) + "\n"

@@ -13,8 +13,8 @@ from milonga.text import format_number
 
 
 def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
-    """List all claims with what they say; or one, with its arms, metric and turns."""
-    from milonga.claims import count_seeds
+    """List all claims with what they say; or one, with its arms, metric, seeds and conditions."""
+    from milonga.claims import describe_condition, list_seeds
     from milonga.systems.custom import find_claim
     from milonga.systems.index import CLAIMS
 
@@ -26,8 +26,8 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
             "arms": list(claim.arms),
             "metric": claim.metric,
             "turns": claim.turns,
-            "seeds": count_seeds(claim),
-            "conditions": [each.why for each in claim.conditions],
+            "seeds": list(list_seeds(claim)),
+            "conditions": [describe_condition(claim, condition) for condition in claim.conditions],
             "more": list(claim.more),
             "gpu": claim.gpu,
         }
@@ -36,7 +36,7 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
     if name is not None:
         (row,) = rows
         for key, value in row.items():
-            said = ", ".join(value) if isinstance(value, list) else str(value)
+            said = ("; " if key == "conditions" else ", ").join(map(str, value)) if isinstance(value, list) else str(value)
             console.print(f"{key}: {said}", markup=False, highlight=False, soft_wrap=True)
         return {"claims": rows}
     table = Table("claim", "says", "turns", box=None)
@@ -61,6 +61,7 @@ def try_claim(
 ) -> dict[str, Any]:
     """Check the claim's conditions in a pilot run, beside the folder of its own runs; then test it, if they are met."""
     from milonga.claims import check_claim, plan_claim, plan_pilot, run_claim
+    from milonga.comparing.arms import check_folder
     from milonga.systems.custom import find_claim
 
     claim = find_claim(name)
@@ -68,11 +69,13 @@ def try_claim(
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
         console.print(f"the claim of '{claim.recipe}' wants a GPU: on a CPU it takes hours")
     folder = out if out is not None else Path("runs") / f"claim-{claim.recipe}"
+    folder = folder if folder.name not in ("", "..") else folder.resolve()  # a folder beside it needs a name
+    check_folder(folder)  # before hours of a pilot
     found = None
     if pilot is not None and not anyway:
         found = check_claim(claim, pilot, folder.with_name(f"{folder.name}-pilot"), jobs)
     if found is None:
-        found = run_claim(claim, comparison, folder, jobs)
+        found = run_claim(claim, comparison, folder, jobs, checked=not anyway)
     _print_claim(found, console)
     return found
 
@@ -89,7 +92,7 @@ def _print_claim(found: dict[str, Any], console: Console) -> None:
         low, high = found["interval"]
         console.print(
             f"difference of the first two: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], "
-            f"{len(found['seeds'])} seeds; {found['better']} is better; "
+            f"{found['pairs']} seeds; {found['better']} is better; "
             f"could be seen: {format_number(found['smallest_effect'])}",
             soft_wrap=True,
             markup=False,
@@ -101,5 +104,7 @@ def _print_claim(found: dict[str, Any], console: Console) -> None:
     for said in found["unmet"]:
         console.print(f"- {said}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"verdict: [bold]{found['verdict']}[/bold]")
+    if found["conditions"] == "not checked":
+        console.print("No pilot has shown that it can be tested.", highlight=False)
     if found["unmet"]:
         console.print("Only a pilot was run; `--anyway` runs the seeds all the same.", highlight=False, soft_wrap=True)

@@ -96,7 +96,7 @@ def average(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _standard_error(values: Sequence[float]) -> float | None:
+def standard_error(values: Sequence[float]) -> float | None:
     """Standard error of the mean; None for fewer than two values. Rounding noise among equal values counts as zero."""
     if len(values) < 2:
         return None
@@ -107,7 +107,7 @@ def _standard_error(values: Sequence[float]) -> float | None:
 
 def half_width(values: Sequence[float]) -> float | None:
     """Half of the 95 % t interval of the mean."""
-    error = _standard_error(values)
+    error = standard_error(values)
     return None if error is None else student_quantile((1 + LEVEL) / 2, len(values) - 1) * error
 
 
@@ -119,7 +119,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def t_test(values: Sequence[float]) -> float | None:
     """The two-sided p-value of "the mean is zero". Equal values are certain: 0, or 1 where all of them are zero."""
-    error, centre = _standard_error(values), average(values)
+    error, centre = standard_error(values), average(values)
     if error is None or centre is None:
         return None
     if error == 0.0:
@@ -140,22 +140,23 @@ def smallest_effect(values: Sequence[float]) -> float | None:
     return half * (1 + student_quantile(POWER, df) / student_quantile((1 + LEVEL) / 2, df))
 
 
-def plan_seeds(effect: float, spread: float) -> int:
-    """The smallest number of paired seeds that show a true difference `effect` in 80 % of all experiments, if the paired
-    differences have the standard deviation `spread`. The inverse of `smallest_effect`."""
+def plan_seeds(effect: float, spread: float, level: float = LEVEL) -> int:
+    """The smallest number of paired seeds whose interval of this level leaves out zero in 80 % of all experiments, if the true
+    difference is `effect` and paired differences have the standard deviation `spread`. The inverse of `smallest_effect`."""
     if effect <= 0 or spread < 0:
         raise ValueError(f"no number of seeds can be planned for an effect of {effect} with a spread of {spread}")
     normal = NormalDist()
     # Quantiles of the normal distribution are below those of Student's t: so many seeds are too few, but hardly.
-    least = ((normal.inv_cdf((1 + LEVEL) / 2) + normal.inv_cdf(POWER)) * spread / effect) ** 2
+    least = ((normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(POWER)) * spread / effect) ** 2
     seeds = max(FEWEST_PAIRS, math.floor(least))
-    while _detectable_effect(seeds, spread) > effect:
+    while detectable_effect(seeds, spread, level) > effect:
         seeds += 1
     return seeds
 
 
-def _detectable_effect(seeds: int, spread: float) -> float:
-    quantiles = student_quantile((1 + LEVEL) / 2, seeds - 1) + student_quantile(POWER, seeds - 1)
+def detectable_effect(seeds: int, spread: float, level: float = LEVEL) -> float:
+    """The smallest true difference that so many seeds would show in 80 % of all experiments: see `plan_seeds`."""
+    quantiles = student_quantile((1 + level) / 2, seeds - 1) + student_quantile(POWER, seeds - 1)
     return quantiles * spread / math.sqrt(seeds)
 
 
@@ -165,6 +166,16 @@ def narrow_interval(interval: tuple[float, float], pairs: int, level: float) -> 
     centre, half = (low + high) / 2, (high - low) / 2
     half *= student_quantile((1 + level) / 2, pairs - 1) / student_quantile((1 + LEVEL) / 2, pairs - 1)
     return centre - half, centre + half
+
+
+def p_below(interval: tuple[float, float], pairs: int, bound: float) -> float:
+    """The one-sided p-value of "the mean is at least `bound`", from the 95 % t interval over so many values."""
+    low, high = interval
+    error = (high - low) / 2 / student_quantile((1 + LEVEL) / 2, pairs - 1)
+    gap = bound - (low + high) / 2
+    if error <= 0:
+        return 0.0 if gap > 0 else 1.0
+    return 1 - student_cdf(gap / error, pairs - 1) if gap < 0 else _student_tails(gap / error, pairs - 1) / 2
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -83,10 +83,22 @@ def _build_claim_section(claim: Mapping[str, Any]) -> Section:
     points = [
         f"It says: {claim['says']}",
         f"Verdict: {claim['verdict']}; {difference}.",
+        *(f"Cannot be tested so: {said}." for said in claim.get("unmet", ())),
+        *_describe_reached(claim),
         f"An effect matters from {format_number(claim['matters'])} on; "
         f"{format_number(claim['smallest_effect'])} could have been seen.",
     ]
     return Section("The claim", [Points(points)])
+
+
+def _describe_reached(claim: Mapping[str, Any]) -> list[str]:
+    """Say in which share of the seeds the arms broke through, where that is what was tested."""
+    reached = claim.get("reached")
+    if reached is None:
+        return []
+    first, second = (format_number(share) for share in reached["shares"])
+    said = f"{first} and {second} of the seeds ended on the better side of {reached['threshold']:g}"
+    return [f"{said}, which is what was tested: p = {claim['p']:.3f}."]
 
 
 def _build_figures(result: Result) -> list[Figure]:

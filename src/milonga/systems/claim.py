@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from milonga.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -20,7 +22,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must be so in a pilot run, or the claim cannot be tested in this setting. Bounds are inclusive."""
+    """What must be so in a pilot, or the claim cannot be tested in this setting. Bounds are inclusive."""
 
     why: str
     """What is wrong where it is not so, as the beginning of a sentence."""
@@ -37,6 +39,7 @@ ROOM = Condition("nothing is left to be gained", most=CEILING)
 ROOM_FOR_SOLUTIONS = Condition("nearly all solutions are right", Measured("eval/generator/accuracy"), most=CEILING)
 LEARNS = Condition("what it is compared with gets worse than it was at its start", minus=Measured(start=True), least=-0.02)
 USUAL = (ROOM, LEARNS)
+"""These are about the claim's own metric, and so for claims of which a higher one is better."""
 SHARPENING = Condition(
     "greedy solutions are mostly right at the start, so that sharpening alone would be measured",
     Measured("eval/generator/greedy_accuracy", start=True),
@@ -66,11 +69,11 @@ class Claim:
     higher: bool = True
     """Whether a higher metric is better."""
     matters: float = 0.05
-    """The smallest difference of interest: if a larger one can be ruled out, the claim does not hold."""
+    """The smallest difference of interest: if one as large can be ruled out, the claim does not hold."""
     conditions: tuple[Condition, ...] = ()
-    """Checked in a pilot run of a seed that is not reported, before any other seed."""
+    """Checked in a pilot of seeds that are not reported, before any other seed."""
     effect: float | None = None
-    """The difference that is expected; `matters`, if none is."""
+    """The difference that is expected, at least `matters`; None: just that."""
     spread: float | None = None
     """Standard deviation of the paired differences, as earlier runs had it: with it the number of seeds is planned."""
     area: bool = False
@@ -81,3 +84,23 @@ class Claim:
     """Further arms, with `--full`."""
     gpu: bool = False
     """Whether five seeds take more than half an hour on two cores."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be tested, or would be tested against itself."""
+        if not 2 <= len(self.arms) <= 3:
+            raise ConfigError(f"the claim of '{self.recipe}' has {len(self.arms)} arms; it needs two, or three")
+        if self.matters <= 0:
+            raise ConfigError(f"the claim of '{self.recipe}': matters is {self.matters}; it is a size, and above 0")
+        if self.effect is not None and self.effect < self.matters:
+            raise ConfigError(
+                f"the claim of '{self.recipe}': an effect of {self.effect} is expected, and one below {self.matters} does not"
+                " matter; lower `matters` or raise `effect`"
+            )
+        if self.spread is not None and self.spread < 0:
+            raise ConfigError(f"the claim of '{self.recipe}': spread is {self.spread}; a standard deviation is not below 0")
+        for condition in self.conditions:
+            if not self.higher and condition in USUAL:
+                raise ConfigError(f"the claim of '{self.recipe}': “{condition.why}” is for metrics of which higher is better")
+            for one in (condition.of, condition.minus):
+                if one is not None and not 0 <= one.arm < len(self.arms):
+                    raise ConfigError(f"the claim of '{self.recipe}': a condition is on arm {one.arm}; there is none")

@@ -1,6 +1,6 @@
 """Claim of Absolute Zero: a proposer rewarded for learnability keeps its tasks at the edge of the solver's ability."""
 
-from milonga.systems.claim import USUAL, Claim
+from milonga.systems.claim import ROOM, Claim, Condition, Measured
 
 CLAIM = Claim(
     "absolute_zero",
@@ -12,7 +12,9 @@ CLAIM = Claim(
         "absolute_zero:options.proposer=untrained",
     ),
     metric="eval/proposer/learnable",
-    conditions=USUAL,
+    # That the second arm's tasks get worse is what is claimed; the first arm's should not.
+    conditions=(ROOM, Condition("posing is lost", Measured(arm=0), Measured(arm=0, start=True), least=-0.02)),
+    spread=0.082,
     turns=60,
     task={"name": "code", "min_level": 1, "level": 3},
     settings={

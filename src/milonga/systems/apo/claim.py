@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("apo", "apo:options.rm=fixed", "apo:options.rm=human"),
     metric="eval/verifier/pair_accuracy",
     conditions=(ROOM, Condition("reward models are near chance", least=0.7)),
+    spread=0.251,
     turns=4,
     task={"name": "chain", "ops": 2},
     settings={

@@ -17,6 +17,7 @@ CLAIM = Claim(
     more=("aprm:options.updates=alternating", "aprm:options.replay=0"),
     metric="eval/held_out_accuracy",
     conditions=USUAL,
+    spread=0.062,
     turns=30,
     settings={
         "batch": {"problems": 48, "rollouts": 4},

@@ -9,12 +9,16 @@ CLAIM = Claim(
     arms=("asl", "asl:options.grm=frozen", "asl:options.grm_label_source=pg_answer"),
     metric="eval/grm/hacking_gap",
     higher=False,
-    matters=0.05,
     conditions=(
+        # Of the arm that is trained along: that the other's judge is hacked is what is claimed.
         Condition(
-            "solving is lost", Measured("eval/generator/accuracy"), Measured("eval/generator/accuracy", start=True), least=-0.05
+            "solving is lost",
+            Measured("eval/generator/accuracy", arm=0),
+            Measured("eval/generator/accuracy", arm=0, start=True),
+            least=-0.05,
         ),
     ),
+    spread=0.628,
     turns=24,
     task={"name": "chain", "ops": 3, "min_ops": 2},
     settings={

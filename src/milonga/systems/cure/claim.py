@@ -13,6 +13,7 @@ CLAIM = Claim(
     ),
     metric="eval/tester/mu",
     conditions=(ROOM, LEARNS, ROOM_FOR_SOLUTIONS),
+    spread=0.125,
     turns=60,
     task={"name": "code", "min_level": 2, "level": 3},
     settings={

@@ -9,7 +9,7 @@ CLAIM = Claim(
     arms=("curriculum", "curriculum:options.choose=fixed", "curriculum:options.choose=easy_to_hard"),
     metric="eval/generator/accuracy",
     conditions=(ROOM, SHARPENING),
-    effect=0.03,
+    matters=0.03,
     spread=0.033,
     turns=24,
     task={"name": "chain", "ops": 8},

@@ -1,6 +1,6 @@
 """Claim of DeepSeekMath-V2: a verifier rewarded for defects that a meta-verifier confirms reports fewer false ones."""
 
-from milonga.systems.claim import USUAL, Claim
+from milonga.systems.claim import USUAL, Claim, Condition, Measured
 
 CLAIM = Claim(
     "deepseek_math_v2",
@@ -8,7 +8,8 @@ CLAIM = Claim(
     "defects with a higher precision on flawed proofs than one that is paid for its score alone, at no cost in score accuracy.",
     arms=("deepseek_math_v2", "deepseek_math_v2:options.meta=none"),
     metric="eval/verifier/defect_precision",
-    conditions=USUAL,
+    conditions=(*USUAL, Condition("the meta-verifier errs", Measured("eval/meta_verifier/accuracy", arm=0), least=0.7)),
+    spread=0.118,
     turns=26,
     task={"name": "chain", "ops": 4},
     settings={

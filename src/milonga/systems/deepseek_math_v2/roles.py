@@ -263,8 +263,7 @@ class MetaVerifier(Analyst):
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
         # The teacher writes down the right result of the step, whether the step has it, and the analysis' mark; then its own.
         does = _flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
-        sign = {True: "+", False: "-"}
-        notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, judged.steps or (), strict=True)]
+        notes = [f"{c}{'-+'[own]}{'-+'[their]}" for c, own, their in zip(found.checks, does, judged.steps or (), strict=True)]
         marks = [their or not own for own, their in zip(does, judged.steps or (), strict=True)]
         return analysis, write_analysis(self.dialect, marks, score, notes)
 

@@ -22,6 +22,7 @@ CLAIM = Claim(
         SHARPENING,
         Condition("the discriminator is near chance", Measured("eval/verifier/auroc", arm=0), least=0.7),
     ),
+    spread=0.018,
     turns=20,
     settings={
         "batch": {"problems": 8, "rollouts": 8},

@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("genrm", "lets_verify:options.labels=outcome,options.label_budget=8", "genrm:options.form=direct"),
     metric="eval/verifier/best_of_k",
     conditions=(ROOM, beat_blind_choice("eval/generator/accuracy")),
+    spread=0.106,
     turns=16,
     task={"name": "chain", "ops": 4},
     settings={

@@ -22,6 +22,7 @@ CLAIM = Claim(
     ),
     metric="eval/verifier/best_of_k_sound",
     conditions=(ROOM, beat_blind_choice("eval/generator/sound_accuracy")),
+    spread=0.046,
     turns=30,
     settings={
         "batch": {"problems": 16, "rollouts": 8},

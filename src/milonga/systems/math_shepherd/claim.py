@@ -20,6 +20,7 @@ CLAIM = Claim(
     ),
     metric="eval/verifier/best_of_k_sound",
     conditions=(ROOM, beat_blind_choice("eval/generator/sound_accuracy")),
+    spread=0.26,
     turns=30,
     settings={
         "batch": {"problems": 16, "rollouts": 8},

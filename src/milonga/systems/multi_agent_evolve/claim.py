@@ -13,6 +13,7 @@ CLAIM = Claim(
     ),
     metric="eval/generator/accuracy",
     conditions=USUAL,
+    spread=0.017,
     turns=24,
     task={"name": "chain", "ops": 3, "min_ops": 2},
     settings={

@@ -20,6 +20,7 @@ CLAIM = Claim(
     ),
     metric="eval/verifier/f1",
     conditions=(ROOM, beat_blind_choice("eval/generator/accuracy", picks="eval/verifier/best_of_k")),
+    spread=0.162,
     turns=16,
     settings={
         "batch": {"problems": 12, "rollouts": 8},

@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("rlp", "rlp:options.next_token=only", "rlp:control=shuffled"),
     metric="eval/generator/accuracy",
     conditions=USUAL,
+    spread=0.021,
     turns=30,
     task={"name": "chain", "ops": 3},
     settings={

@@ -13,6 +13,7 @@ CLAIM = Claim(
     more=("rstar_math:options.pick=random", "rstar_math:options.wrong_keys=0.0"),
     metric="eval/search/accuracy",
     conditions=USUAL,
+    spread=0.151,
     turns=1,
     task={"name": "chain", "min_ops": 2, "ops": 4},
     settings={

@@ -13,6 +13,7 @@ CLAIM = Claim(
     ),
     metric="eval/generator/accuracy",
     conditions=USUAL,
+    spread=0.029,
     turns=60,
     task={"name": "bugs", "min_changed": 2, "changed": 2},
     settings={

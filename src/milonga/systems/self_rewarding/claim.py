@@ -9,7 +9,8 @@ CLAIM = Claim(
     # The third arm is graded by the truth: what the judge's mistakes cost.
     arms=("self_rewarding", "self_rewarding:options.judge=frozen", "self_rewarding:options.judge=oracle"),
     metric="eval/generator/accuracy",
-    conditions=(ROOM, Condition("the judge is near chance", Measured("eval/verifier/auroc"), least=0.6)),
+    conditions=(ROOM, Condition("the judge is near chance", Measured("eval/verifier/auroc"), least=0.75)),
+    spread=0.147,
     turns=16,
     task={"name": "chain", "ops": 3},
     settings={

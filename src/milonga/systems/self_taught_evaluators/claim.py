@@ -14,6 +14,7 @@ CLAIM = Claim(
     ),
     metric="eval/judge/pair_accuracy",
     conditions=USUAL,
+    spread=0.04,
     turns=54,
     task={"name": "last_letter", "min_words": 2, "max_words": 3, "test_max_words": 3},
     settings={

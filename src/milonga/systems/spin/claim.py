@@ -10,6 +10,7 @@ CLAIM = Claim(
     arms=("spin", "sft:options.n_verifier=0", "spin:options.shorten=0.3"),
     metric="eval/generator/accuracy",
     conditions=(ROOM, Condition("imitation still teaches", minus=Measured(start=True), most=0.05)),
+    spread=0.013,
     turns=12,
     task={"name": "chain", "ops": 6},
     settings={

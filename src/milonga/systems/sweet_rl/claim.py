@@ -10,6 +10,7 @@ CLAIM = Claim(
     arms=("sweet_rl", "sweet_rl:options.credit=trajectory,batch.rollouts=16", "sweet_rl:options.critic_sees=false"),
     metric="eval/generator/success",
     conditions=USUAL,
+    spread=0.091,
     turns=40,
     task={"name": "last_letter", "min_words": 3, "max_words": 3, "test_max_words": 3},
     settings={

@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("tango_free", "ttrl", "tango"),
     metric="eval/generator/accuracy",
     conditions=USUAL,
+    spread=0.186,
     turns=24,
     task={"name": "chain", "ops": 4},
     settings={

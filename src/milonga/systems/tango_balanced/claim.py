@@ -16,7 +16,6 @@ CLAIM = Claim(
         "eval": {"problems": 128, "samples": 4, "every": 8, "greedy": False, "bench": 64},
         "keep": {"checkpoint_every": 24, "rollouts_every": 0},
     },
-    matters=0.05,
     # As many verifier turns as Tango has in 24 turns of its generator: 6 of the warm-up and 7 after it.
     more=("sequential:options.warmup=13", "grpo"),
 )

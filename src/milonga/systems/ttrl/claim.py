@@ -9,6 +9,7 @@ CLAIM = Claim(
     arms=("ttrl", "ttrl:options.label=random", "ttrl:options.label=truth"),
     metric="eval/generator/accuracy",
     conditions=USUAL,
+    spread=0.092,
     turns=20,
     task={"name": "chain", "ops": 6},
     settings={
