@@ -329,7 +329,7 @@ def sweep(
     epilog=format_examples(
         "milonga claim --list  # what each paper says",
         "milonga claim prime --list  # what would be run for it",
-        "milonga claim prime --seeds 5",
+        "milonga claim prime",
     ),
 )
 def claim(
@@ -357,8 +357,8 @@ def claim(
     list_: Annotated[bool, typer.Option("--list", help="List the claims, or what one would run.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Test what a paper claims, in miniature. A pilot of one seed says first whether it can be tested: whether there is
-    room, and whether what it rests on works. The same command goes on where it stopped."""
+    """Test what a paper claims, in miniature. A pilot of three seeds says first whether it can be tested: whether
+    there is room, and whether what it rests on works. The same command goes on where it stopped."""
     from milonga.cli.claims import list_claims, try_claim
 
     if name is None or list_:
