@@ -104,6 +104,19 @@ def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finish
     assert done.err == f"finished: the run has ended after 4 turns; to go on: milonga resume {finished[0]} --turns 4\n"
 
 
+def test_resume_of_a_finished_run_that_was_moved(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
+    """Its report names the folder as it was called where it was made."""
+    folder = shutil.copytree(finished[0], tmp_path / "moved")
+    kept = json.loads((folder / "report.json").read_text())
+    (folder / "report.json").write_text(json.dumps(kept | {"run": "runs/tango"}))
+    done = milonga("resume", folder, "--json")
+    assert done.code == 0 and done.json["run"] == str(folder), done.err
+    assert done.json["next"] == milonga("show", folder, "--json").json["next"]
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
+    again = milonga("resume", folder, "--json")
+    assert again.code == 0 and f"milonga show {folder}" in again.err, again.err
+
+
 def test_a_run_that_is_at_work_is_not_to_be_resumed(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
     folder = shutil.copytree(finished[0], tmp_path / "run")
     (folder / "report.json").unlink()

@@ -25,6 +25,7 @@ from milonga.comparing.tables import to_markdown
 from milonga.errors import ConfigError, RunFolderError
 from milonga.report.curves import TITLES
 from milonga.report.sheets import build_sheets, format_measured, list_remarks
+from milonga.report.verdicts import describe_comparison
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder
 from milonga.systems.index import CLAIMS
@@ -328,7 +329,7 @@ def test_tables_fit_the_terminal_and_no_number_is_broken(plain: tuple[Path, dict
 
     from rich.console import Console
 
-    from milonga.comparing.tables import DETAILS, describe_comparison, print_tables
+    from milonga.comparing.tables import DETAILS, print_tables
 
     result = plain[1] | {"out": "runs/compared", "health": []}
     screen = StringIO()
@@ -341,6 +342,48 @@ def test_tables_fit_the_terminal_and_no_number_is_broken(plain: tuple[Path, dict
         for row in sheet.rows:
             shown = [cell for name, cell in zip(sheet.head, row, strict=True) if not (cut and name in DETAILS)]
             assert any(all(cell in line for cell in shown) for line in lines), shown
+
+
+LONG = [("tango_balanced", "grpo"), ("tango:options.alpha=0.9", "grpo"), ("grpo", "tango_free_adversary"), ("a" * 60, "b" * 60)]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160, 200])
+@pytest.mark.parametrize("names", LONG, ids=lambda names: names[0][:20])
+def test_tables_fit_beside_long_names_of_arms(plain: tuple[Path, dict[str, Any]], names: tuple[str, str], width: int) -> None:
+    """A name may be broken; a number, a verdict or the title never."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.tables import DETAILS, print_tables, shorten_arms
+
+    called = dict(zip(("frozen", "grpo"), names, strict=True))
+    result = plain[1] | {"out": "runs/compared", "health": [], "notes": []}
+    result |= {"arms": {called[name]: arm for name, arm in result["arms"].items()}}
+    result |= {"differences": [one | {"arm": called[one["arm"]]} for one in result["differences"]]}
+    result |= {key: called[result[key]] for key in ("reference", "baseline")}
+    screen = StringIO()
+    print_tables(result, Console(file=screen, width=width, force_terminal=True, color_system=None))
+    lines = screen.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines if not line.startswith("results"))
+    assert " ".join(describe_comparison(result).split()[-5:]) in " ".join(screen.getvalue().split())
+    for sheet in build_sheets(shorten_arms(result)):
+        assert sheet.title in " ".join(screen.getvalue().split())
+        for row in sheet.rows:
+            shown = [cell for name, cell in zip(sheet.head, row, strict=True) if not (width < 160 and name in DETAILS)]
+            assert any(all(cell in line for cell in shown[1:]) and shown[0].split()[0][:8] in line for line in lines), shown
+
+
+def test_the_verdict_is_one_line_in_a_pipe(plain: tuple[Path, dict[str, Any]]) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.tables import print_tables
+
+    screen = StringIO()
+    print_tables(plain[1] | {"out": "runs/compared", "health": []}, Console(file=screen, width=40, force_terminal=False))
+    assert screen.getvalue().splitlines()[0] == describe_comparison(plain[1])
 
 
 def test_a_comparison_says_what_is_wrong_with_its_runs(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -69,6 +69,33 @@ def test_what_was_cut_is_not_called_unreadable_too() -> None:
     assert [(one.badge, one.severe) for one in find(rows)] == [("unreadable", True), ("truncated", False)]
 
 
+def test_what_is_too_little_to_be_called_cut_may_be_unreadable() -> None:
+    """Of eight outputs two were cut, which may be an accident, and three cannot be read."""
+    rows = [*make_rows()[:1], WELL | {"rollouts/generator/truncated_rate": 0.25, "rollouts/generator/invalid_rate": 0.375}]
+    few = {"batch": {"problems": 2, "rollouts": 4}}
+    assert [one.badge for one in find(rows, settings=few)] == ["unreadable"]
+
+
+def test_the_start_alone_says_nothing_of_what_a_run_did() -> None:
+    """Before anything has learned no verifier was trained yet, and none could have prevented a guess."""
+    ill = {"hacking_gap": 0.5, "verifier/f1": 0.1, "verifier/trivial/error_modal": 0.3}
+    ill |= {"generator/accuracy": 0.9, "generator/sound_accuracy": 0.1}
+    start = {"turn": 0, "learner": None, **{f"eval/{name}": value for name, value in ill.items()}}
+    assert find([start]) == []
+    assert {one.badge for one in find([start, *make_rows()[1:]])} == {"gap", "trivial F1", "guessed"}
+
+
+def test_a_verifier_whose_turns_come_is_not_called_untrained() -> None:
+    one_sided = {"eval/verifier/positive_rate": 1.0, "eval/verifier/share_right": 0.4}
+    (found,) = find([{"turn": 0, "learner": None, **one_sided}])
+    assert found.badge == "one-sided" and found.help == "--set options.warmup=12"
+    (found,) = find([{"turn": 0, "learner": None, **one_sided}], settings={"options": {}})
+    assert found.help == ""
+    rows = [{key: value for key, value in row.items() if key != "learn/verifier/loss"} for row in make_rows()]
+    rows[-1]["eval/hacking_gap"] = 0.5
+    assert [one.help for one in find(rows)] == ["--set options.n_verifier=2"], "after the generator's first turns"
+
+
 def test_what_cannot_be_read_may_be_paid_by_rewards_of_ones_own() -> None:
     rows = make_rows(rollouts__generator__invalid_rate=1.0)
     own = {"rewards": [{"function": "mine.py:short", "weight": 1.0}]}

@@ -174,6 +174,14 @@ def test_a_check_is_as_sure_as_its_words_were() -> None:
         Verification((True,), True, soft=0.3, soft_steps=(0.3,)), Verification((True,), True, soft=0.5, soft_steps=(0.5,))
     )
     assert two.probability == pytest.approx(0.4) and two.final is True and two.steps == pytest.approx((0.4,))
+    assert two.step_verdicts == (True,)
+
+
+def test_verdicts_on_steps_are_votes_of_the_checks_that_reach_them() -> None:
+    right, wrong = Verification((True, True), True, soft_steps=(0.4, 0.4)), Verification((False,), False, soft_steps=(0.1,))
+    verdict = verdict_of(right, wrong, wrong)
+    assert verdict.step_verdicts == (False, True) and verdict.steps == pytest.approx((0.2, 0.4))
+    assert verdict_of(Verification(None, None)).step_verdicts is None
 
 
 def test_scores_are_averaged_where_a_verifier_gives_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import runpy
@@ -182,12 +183,12 @@ def test_the_credit_of_one_step_sums_to_zero_over_the_checks(said: list[tuple[bo
 
 def test_soundness_by_hand() -> None:
     """One problem: two right answers, three wrong, two of which agree. 2 of 6 ordered pairs agree: g = 1/3, so that three wrong
-    ones stand for 1.5 lucky ones, and a quarter of the right is sound."""
+    ones stand for a lucky one, and half of the right is sound."""
     found = Soundness(0.5)
     found.update([0, 0, 1, 1, 2, None], np.array([1, 1, 0, 0, 0, 0.0]), ["p"] * 6)
-    assert found.share == pytest.approx(0.25)
-    found.update([0, 0], np.array([1.0, 1.0]), ["q"] * 2)  # 1.5 wrong, 1 + 2 right: .75 lucky ones
-    assert found.share == pytest.approx(1 - 0.75 / 3)
+    assert found.share == pytest.approx(0.5)
+    found.update([0, 0], np.array([1.0, 1.0]), ["q"] * 2)  # 1.5 wrong, 1 + 2 right: half a lucky one
+    assert found.share == pytest.approx(1 - 0.5 / 3)
     assert Soundness().share == 1.0
     nowhere = Soundness(pairs=4, agree=4, right=1, wrong=2)
     assert nowhere.share == 0.0
@@ -195,17 +196,27 @@ def test_soundness_by_hand() -> None:
 
 def test_soundness_of_guesses_on_a_known_chance() -> None:
     """One way in 51 is sound, the others end at one of fifty answers by chance: one in 51 is right that way too, so that half
-    of the right answers are sound. The wrong ones are spread over 49 answers, g is 1/49 where 1/50 is true: the estimate is
-    1 - (50/51 * 49/50 / 48) / (2/51) = 0.4896. About 784 right ones are drawn; their number moves it by 0.018 (one sigma)."""
+    of the right answers are sound. The wrong ones are spread over 49 answers, so that g is 1/49 and the estimate
+    1 - (50/51 * 49/50 / 49) / (2/51) = 1/2. About 784 right ones are drawn; their number moves it by 0.018 (one sigma)."""
     rng, found = random.Random(0), Soundness()
     drawn = [0 if rng.random() < 1 / 51 else rng.randrange(50) for _ in range(20_000)]
     found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(20_000)])
-    assert found.share == pytest.approx(0.4896, abs=0.054)
+    assert found.share == pytest.approx(0.5, abs=0.054)
+
+
+@pytest.mark.parametrize("answers", [2, 3, 5])
+def test_soundness_of_guesses_among_few_answers(answers: int) -> None:
+    """A fifth is sound, the rest ends at one of a few answers, all as likely: 0.2 / (0.2 + 0.8 / answers) is sound. With 40,000
+    drawn the shares of right and wrong answers move by 0.0025, and the estimate by less than 0.02 (four sigma)."""
+    rng, found = random.Random(1), Soundness()
+    drawn = [0 if rng.random() < 0.2 else rng.randrange(answers) for _ in range(40_000)]
+    found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(40_000)])
+    assert found.share == pytest.approx(0.2 / (0.2 + 0.8 / answers), abs=0.02)
 
 
 def test_soundness_is_too_high_where_luck_prefers_the_right_answer() -> None:
     """What the estimate assumes: no solution is sound here, but three in ten end at the right answer, the rest at one of 99
-    others each as often. The estimate is 1 - 0.7 / 98 / 0.3 = 0.976, and 0 is true."""
+    others each as often. The estimate is 1 - 0.7 / 99 / 0.3 = 0.976, and 0 is true."""
     rng, found = random.Random(0), Soundness()
     drawn = [0 if rng.random() < 0.3 else rng.randrange(1, 100) for _ in range(20_000)]
     found.update(drawn, np.array([float(a == 0) for a in drawn]), [n // 200 for n in range(20_000)])
@@ -308,8 +319,11 @@ def test_pairs_and_contrasts_of_real_solutions() -> None:
         assert kept.solution.solution.steps[-1] != flawed.solution.solution.steps[-1]
         assert list(flawed.steps) == [1.0] * len(before) + [0.0] and set(kept.steps) == {1.0}
         assert np.isnan(kept.end) and np.isnan(flawed.end)
-        whole = [t for t in solutions if t.text.startswith(kept.solution.text) and t.correct == 1.0]
+        steps = kept.solution.solution.steps
+        whole = [t for t in solutions if t.correct == 1.0 and t.solution.steps[: len(steps)] == steps]
         assert whole, "it is the beginning of a right solution"
+        for side in (kept.solution, flawed.solution):  # closed as solutions are, by a result that it does not hide
+            assert side.parsed.is_valid and side.solution.answer == side.solution.steps[-1].partition("=")[2]
 
 
 def test_a_step_too_many_is_not_corrupted() -> None:
@@ -359,6 +373,30 @@ def test_a_verifier_turn_is_about_pairs_and_contrasts() -> None:
     assert (taught.notes["contrasts"], taught.notes["targets"]) == (0.5, 4.0) and "soundness" in taught.notes
     assert any(array.any() for array in taught.advantages or [])
     assert recipe.state["pairs"]["fresh"] == 0
+
+
+def test_contrasts_are_credited_alike_whatever_other_steps_are_worth() -> None:
+    one, other = plan(step_credit=0.0), plan(step_credit=0.05)
+    first = ctx(one, "verifier")
+    rollouts = one.recipe.rollout(first)
+    other.recipe.state = copy.deepcopy(one.recipe.state)
+    both = [p.recipe.credit(ctx(p, "verifier"), rollouts)[0].advantages or [] for p in (one, other)]
+    made = [is_contrast(check.target) for check in rollouts.of("verifier")]
+    assert any(made) and any(not alike for alike in made)
+    for is_made, a, b in zip(made, *both, strict=True):
+        assert not is_made or np.array_equal(a, b)
+
+
+def test_checks_of_contrasts_can_be_read() -> None:
+    """A verifier that has only seen whole solutions stumbles over one that breaks off: then half of the checks were lost."""
+    one = ctx(plan())
+    contrasts = find_contrasts(one, one.ask("generator", one.problems(24), 4), 16)
+    closed = Rollouts([side.solution for pair in contrasts for side in pair])
+    text = {t.id: t.text.rpartition("#")[0] for t in closed}
+    solver = one.role("generator")
+    cut = Rollouts([Rollout.from_text(t.id, t.agent, t.problem, text[t.id], solver.parse(text[t.id], None)) for t in closed])
+    unread = [sum(not check.parsed.is_valid for check in one.ask("verifier", targets, 2)) for targets in (closed, cut)]
+    assert len(closed) > 20 and 2 * unread[0] < unread[1]
 
 
 def test_what_generator_turns_graded_is_used_without_new_solutions() -> None:
@@ -471,6 +509,21 @@ def test_the_study_is_one_and_its_table_is_of_its_runs() -> None:
     head, _, *rows = script["write_table"](runs, ["verifier/f1", "verifier/auroc"])
     assert head == "| arm | seeds | verifier/f1 | verifier/auroc | tokens |"
     assert rows == ["| a-0/x | 2 | 0.50 → 0.55 (1/2) | – | 2.00M |"]
+
+
+def test_effects_of_settings_that_were_switched_together() -> None:
+    """Two seeds with all four combinations: of pool 0.2 and 0.4, of step_credit 0.1 in both; a third that misses one."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study_effects.py"))
+
+    def run(seed: int, pool: int, credit: float, end: float) -> dict[str, Any]:
+        settings = {"options": {"pool": pool, "step_credit": credit}, "turns": 2}
+        return {"name": f"a/{seed}", "seed": seed, "settings": settings, "finished": True, "last": {"eval/f1": end}}
+
+    runs = [run(s, p, c, (0.2 + 0.2 * s) * (p > 0) + 0.1 * c + 0.3) for s in (0, 1) for p in (0, 256) for c in (0.0, 1.0)]
+    head, _, row = script["write_table"]([*runs, run(2, 0, 0.0, 0.9)], ["f1"])
+    assert head == "| block | metric | seeds | all low | `options.pool` | `options.step_credit` |"
+    # 0.3 +- 0.1 * 12.706 for two values.
+    assert row == "| a | `f1` | 2 | 0.300 | +0.300 [-0.971, +1.571] | **+0.100 [+0.100, +0.100]** |"
 
 
 # The whole.

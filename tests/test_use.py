@@ -20,7 +20,7 @@ from milonga.evals.evaluate import ranking_metrics, score_vote
 from milonga.pair import Verdict
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, Verification
-from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer
+from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer, verdict_to_json
 from milonga.using.items import ProblemItem, SolutionItem, find_problem_fields, read_items, validate_item
 
 PROBLEM = make_foreign_problem("p", "3+4*5%100", "35")
@@ -55,6 +55,37 @@ def test_the_three_ways_choose_differently() -> None:
     unjudged = [Candidate(c.solution) for c in told]
     voted = choose_answer(PROBLEM, "vote", unjudged)
     assert voted.best is not None and (voted.best.answer, voted.score) == ("1", 3 / 5)
+
+
+def unsure() -> Verdict:
+    """Two checks that say "right" of everything, and were just as likely not to."""
+    said = Verification((True, True), True, soft=0.24, soft_steps=(0.6, 0.4))
+    (one,) = candidates(("35", (True, True)))
+    assert one.verdict is not None
+    return Verdict(
+        one.solution, tuple(replace(check, parsed=replace(check.parsed, value=said)) for check in one.verdict.checks)
+    )
+
+
+def test_verdicts_are_what_was_said_and_probabilities_how_likely_it_was() -> None:
+    assert verdict_to_json(unsure()) == {
+        "verdict": True,
+        "probability": pytest.approx(0.24),
+        "step_verdicts": [True, True],
+        "step_probabilities": pytest.approx([0.6, 0.4]),
+        "prediction": -1,
+        "checks": 2,
+        "readable": 2,
+    }
+
+
+def test_chat_marks_what_was_said(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from milonga.cli.chat import show_verdict
+
+    show_verdict(unsure(), Console())
+    assert capsys.readouterr().out == "  verifier: 1. ✓ 0.60  2. ✓ 0.40\n  the whole: right (0.24)\n"
 
 
 def test_a_weighted_vote_can_overrule_the_best_single_solution() -> None:

@@ -118,9 +118,7 @@ def find_health(
         *_find_left_out(run),
         *_find_drift(run),
         *_find_one_sided(run),
-        *_find_gap(run),
-        *_find_trivial_f1(run),
-        *_find_guessed(run),
+        *(_find_poor_judgement(run) if run.has_learned else ()),
         *_find_full_memory(run, machine),
         *_find_slow_grader(timing),
     ]
@@ -135,6 +133,11 @@ class _Run:
 
     rows: Sequence[Row]
     settings: Mapping[str, Any]
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether anybody has had a turn yet: what only the start was like is nothing that the run did."""
+        return any(row.get("learner") for row in self.rows)
 
     @property
     def tail(self) -> Sequence[Row]:
@@ -269,7 +272,8 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
     """What is cut at the limit, and what cannot be read, is paid nothing that it was meant to be."""
     for agent in run.agents("/invalid_rate"):
         cut, invalid = (run.now(agent, metric) or 0.0 for metric in ("truncated_rate", "invalid_rate"))
-        if run.is_share(agent, "truncated_rate", OFTEN_CUT):
+        said = run.is_share(agent, "truncated_rate", OFTEN_CUT)
+        if said:
             limit = run.number("sampling.max_tokens")
             raised = (
                 _set("sampling.max_tokens", round(2 * limit))
@@ -280,7 +284,7 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
             nothing = max(cut, invalid) >= MOST and cut > invalid / 2 and not _pays_own_rewards(run, agent)
             yield Finding("truncated", text, severe=nothing, subject=agent, **raised)
         # What is cut mostly cannot be read: where that is most of what cannot, it is why, and has been said.
-        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and cut <= invalid / 2:
+        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and not (said and cut > invalid / 2):
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
             nothing = invalid >= MOST and not _pays_own_rewards(run, agent)
             yield Finding("unreadable", text, severe=nothing, subject=agent, **_advise_on_reading(run, agent))
@@ -379,6 +383,13 @@ def _find_one_sided(run: _Run) -> Iterator[Finding]:
             yield Finding("one-sided", text, subject=agent, **_advise_on_judge(run, agent, "warmup", "n_verifier"))
 
 
+def _find_poor_judgement(run: _Run) -> Iterator[Finding]:
+    """What evaluations say of the verifier, and of what it should prevent."""
+    yield from _find_gap(run)
+    yield from _find_trivial_f1(run)
+    yield from _find_guessed(run)
+
+
 def _find_gap(run: _Run) -> Iterator[Finding]:
     """A hacking gap grows where more wrong solutions are called right than at the start; a start that was too strict counts as
     none, since what goes from there to none has come closer to the truth."""
@@ -415,7 +426,10 @@ def _find_guessed(run: _Run) -> Iterator[Finding]:
 def _advise_on_judge(run: _Run, agent: str, *options: str) -> dict[str, Any]:
     """Advise twice as many turns by the first of these options that gives it some, or else another judge."""
     policy = run.policy_of(agent)
-    if policy is None or not any(f"learn/{policy}/loss" in row for row in run.rows):
+    learns = any(f"learn/{policy}/loss" in row for row in run.rows) or run.number(f"options.n_{agent}")
+    if policy is None or not learns:
+        if not run.has_learned:
+            return {}  # whose turns come, the rows do not say yet
         return _name("take a recipe that trains it, or a stronger one {}", run.key_of(agent, "model"))
     for option in options:
         if turns := run.number(f"options.{option}"):

@@ -105,8 +105,9 @@ class Verdict:
 
     @property
     def probability(self) -> float | None:
-        """Probability that the solution is right: the mean over parsed checks of their scores, or of how sure their words are.
-        So one check is not certain of what it was just as likely not to say."""
+        """Probability that the solution is right: the mean over parsed checks of their scores, or of how sure their words are:
+        of all steps together, or of the whole where there are none. So one check is not certain of what it was just as likely
+        not to say, unless an endpoint does not say how likely its words were."""
         return mean([soft for value in self.values if (soft := get_soft_verdict(value)) is not None])
 
     @property
@@ -120,10 +121,14 @@ class Verdict:
     def steps(self) -> tuple[float, ...] | None:
         """Probability that each step is right, by the checks that reach it; None if no check judges steps. Steps that no check
         reaches, because each stopped at a wrong step before, are left out."""
-        said = [scores for value in self.values if (scores := get_soft_steps(value)) is not None]
-        most = max(map(len, said), default=0)
-        columns = [[scores[k] for scores in said if k < len(scores)] for k in range(most)]
-        return tuple(sum(column) / len(column) for column in columns) if said else None
+        return _average_by_step([get_soft_steps(value) for value in self.values])
+
+    @property
+    def step_verdicts(self) -> tuple[bool, ...] | None:
+        """The verdict on each of these steps: right if at least half of the checks that reach it say so, however sure they
+        were."""
+        shares = _average_by_step([value.steps for value in self.values])
+        return None if shares is None else tuple(share >= 0.5 for share in shares)
 
     @property
     def first_error(self) -> int | None:
@@ -137,6 +142,14 @@ class Verdict:
     def rank(self) -> float:
         """The score that orders solutions of one problem, as in evaluations: the mean rank of all checks, 0 if unparsed."""
         return mean([value.rank for value in self.values]) or 0.0
+
+
+def _average_by_step(rows: Sequence[Sequence[float] | None]) -> tuple[float, ...] | None:
+    """Average what checks say of each step, over those that say something of it; None if none says anything."""
+    said = [row for row in rows if row is not None]
+    most = max(map(len, said), default=0)
+    columns = [[row[k] for row in said if k < len(row)] for k in range(most)]
+    return tuple(sum(column) / len(column) for column in columns) if said else None
 
 
 class Pair:

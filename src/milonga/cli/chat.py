@@ -61,7 +61,7 @@ def _answer_question(pair: Pair, question: str, id: str, console: Console, best_
         show_solution(solution, console)
         verdict = pair.verify([solution], checks)[0] if pair.judges else None
     if verdict is not None:
-        _show_verdict(verdict, console)
+        show_verdict(verdict, console)
 
 
 def show_solution(solution: Rollout, console: Console) -> None:
@@ -75,11 +75,13 @@ def show_solution(solution: Rollout, console: Console) -> None:
         print_text(console, "  ", (value.answer, "bold"))
 
 
-def _show_verdict(verdict: Verdict, console: Console) -> None:
-    """Print a mark for each step with the share of checks that call it right, and the probability that the answer is right."""
+def show_verdict(verdict: Verdict, console: Console) -> None:
+    """Print a mark for each step, as most of the checks judge it, and the verdict on the whole, each with the probability that
+    it is right."""
+    marks = zip(verdict.step_verdicts or (), verdict.steps or (), strict=True)
     said = "  ".join(
-        f"{number}. {'[green]✓[/green]' if share >= 0.5 else '[red]✗[/red]'} {share:.2f}"
-        for number, share in enumerate(verdict.steps or (), 1)
+        f"{number}. {'[green]✓[/green]' if right else '[red]✗[/red]'} {likely:.2f}"
+        for number, (right, likely) in enumerate(marks, 1)
     )
     console.print(f"  verifier: {said or 'no verdict on the steps'}", highlight=False, soft_wrap=True)
     if verdict.probability is None:

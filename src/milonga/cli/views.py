@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from milonga.systems.index import System
 
 
-def print_summary(report: dict[str, Any], console: Console) -> None:
+def print_summary(report: dict[str, Any], folder: Path, console: Console) -> None:
+    """Print what a run came to, and what to do next. `folder` is where the run is now, which need not be where its report was
+    written."""
     table = Table("", "before", "after", title=f"{report['recipe']}, {report['turns']} turns", title_justify="left")
     own = report["generator"]["reward"]
     if own != report["generator"]["accuracy"]:  # otherwise right and wrong answers are the reward
@@ -38,20 +40,21 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
         console.print(table)
     else:
         print_text(console, f"{report['recipe']}, {report['turns']} turns; nothing was measured on held-out problems")
-    record = read_record(Path(report["run"]))
+    record = read_record(folder)
     findings = examine(record)
     print_health(findings, console)
-    print_text(console, f"run folder: {report['run']}  (models to keep: {report['run']}/models)")
-    print_text(console, f"report: {report['run']}/report.html")
-    print_next_steps([f"milonga show {shlex.quote(report['run'])}", *list_next_steps(record, findings)], console)
+    print_text(console, f"run folder: {folder}  (models to keep: {folder}/models)")
+    print_text(console, f"report: {folder}/report.html")
+    print_next_steps([f"milonga show {shlex.quote(str(folder))}", *list_next_steps(record, findings)], console)
 
 
-def complete_report(report: dict[str, Any]) -> dict[str, Any]:
-    """Complete a run's report, which is the same on every machine, by what depends on this one: all that is wrong with its
-    health, a slow grader too, and what to do next."""
-    record = read_record(Path(report["run"]))
+def complete_report(report: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Complete a run's report, which is the same on every machine, by what depends on this one: where the run is now, all that
+    is wrong with its health, a slow grader too, and what to do next."""
+    record = read_record(folder)
     findings = examine(record)
-    return report | {"health": [one.to_json() for one in findings], "next": list_next_steps(record, findings)}
+    here = {"run": str(folder), "health": [one.to_json() for one in findings], "next": list_next_steps(record, findings)}
+    return report | here
 
 
 def print_metrics(metrics: dict[str, Any], console: Console) -> None:

@@ -6,16 +6,18 @@ Arms and errors are the user's text: they are never read as markup.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.box import HEAVY_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from milonga.charts import join_charts, make_standalone
+from milonga.report.blocks import Sheet
 from milonga.report.comparisons import build_metric_figure
 from milonga.report.markdown import escape_markdown, render_table
 from milonga.report.sheets import AXIS_NAMES, build_sheets, list_remarks, shorten_arm_names
@@ -29,28 +31,45 @@ WIDE = 160
 """Columns of a terminal from which on all columns of a table are printed."""
 DETAILS = ("area", "its difference", "over problems", "could see")
 """Columns that a narrower one leaves to the files."""
+LONG_WORD = 12
+"""Letters of a word in a head that is never broken; longer ones are parts of an arm's name."""
+FEW = 8
+"""Least columns for the names of arms."""
+ENDLESS = 10_000
+"""Columns in which any table has all its columns on one line."""
 
 
 def print_tables(result: Result, console: Console) -> None:
     """Print the verdict, the tables and the remarks. A narrow terminal gets the columns that matter most."""
-    console.print(describe_comparison(result), markup=False, highlight=False)
+    piped = not console.is_terminal
+    console.print(describe_comparison(result), markup=False, highlight=False, soft_wrap=piped)
     cut = console.width < WIDE
     for sheet in build_sheets(shorten_arms(result)):
         chosen = [at for at, name in enumerate(sheet.head) if not (cut and name in DETAILS)]
-        table = Table(title=Text(sheet.title), title_justify="left", box=None if cut else HEAVY_HEAD)
-        for at in chosen:
-            # Only names of arms may be broken: half a number is another number.
-            words = [row[at] for row in sheet.rows] + sheet.head[at].split()
-            least = max(map(len, words)) if at else None
-            table.add_column(Text(sheet.head[at]), justify="right" if at else "left", overflow="fold", min_width=least)
-        for row in sheet.rows:
-            table.add_row(*(Text(row[at]) for at in chosen))
-        console.print(table)
+        console.print(_lay_out(sheet, chosen, cut, console))
     for text in list_remarks(result):
-        console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(text, markup=False, highlight=False, soft_wrap=piped)
     files = f"{result['out']}/compare.json, compare.md, compare.svg and report.html"
     more = f"results ({', '.join(DETAILS)} too)" if cut else "results"
     console.print(f"{more}: {files}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _lay_out(sheet: Sheet, chosen: Sequence[int], plain: bool, console: Console) -> Table:
+    """Lay out some columns of a table. Only names of arms may be broken: half a number is another number. Where all columns do
+    not fit on one line each, their heads are broken between words, and names get the room that is left."""
+    table = Table(title=Text(sheet.title), title_justify="left", box=None if plain else HEAVY_HEAD)
+    for at in chosen:
+        table.add_column(Text(sheet.head[at]), justify="right" if at else "left", overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(Text(row[at]) for at in chosen))
+    if Measurement.get(console, console.options.update(width=ENDLESS), table).maximum > console.width:
+        arms, *others = table.columns
+        for column, at in zip(others, chosen[1:], strict=True):
+            words = [word for word in sheet.head[at].split() if len(word) <= LONG_WORD]
+            column.width = max(map(len, [*words, *(row[at] for row in sheet.rows)]))
+        borders = 2 * len(chosen) + (0 if plain else len(chosen) + 1)
+        arms.max_width = max(FEW, console.width - borders - sum(column.width or 0 for column in others))
+    return table
 
 
 def shorten_arms(result: Result) -> dict[str, Any]:

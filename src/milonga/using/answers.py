@@ -101,12 +101,12 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
     """Convert a verdict to JSON data. `prediction` is the first wrong step as ProcessBench counts: from 0, -1 if there is none,
     null if nothing could be parsed."""
-    steps = verdict.steps
+    said, likely = verdict.step_verdicts, verdict.steps
     row: dict[str, Any] = {
         "verdict": verdict.final,
         "probability": verdict.probability,
-        "step_verdicts": None if steps is None else [share >= 0.5 for share in steps],
-        "step_probabilities": None if steps is None else list(steps),
+        "step_verdicts": None if said is None else list(said),
+        "step_probabilities": None if likely is None else list(likely),
         "prediction": verdict.first_error,
         "checks": len(verdict.checks),
         "readable": verdict.readable,

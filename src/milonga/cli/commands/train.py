@@ -155,10 +155,11 @@ def run(
         else:
             sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in [*learning, *workers]))
         return
-    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe), force=force)
-    print_summary(report, console)
+    folder = out if out is not None else api.choose_run_folder(recipe)
+    report = api.start(plan, folder, force=force)
+    print_summary(report, folder, console)
     if json:
-        print_json(complete_report(report))
+        print_json(complete_report(report, folder))
 
 
 @app.command(
@@ -192,9 +193,9 @@ def resume(
         folder, turns=turns, force=force, accept_loss=accept_loss, accept_changes=accept_changes, trust=trust or ()
     )
     if _get_report_time(folder) != before:  # otherwise nothing was learned: what it had learned, `show` says
-        print_summary(report, console)
+        print_summary(report, folder, console)
     if json:
-        print_json(complete_report(report))
+        print_json(complete_report(report, folder))
 
 
 def _get_report_time(folder: Path) -> int | None:

@@ -79,11 +79,11 @@ def place_on_verdicts(values: Floats, check: Rollout) -> PerToken:
 class Soundness:
     """Estimate of how many right answers are sound, from how often wrong answers agree. Part of the run's state.
 
-    If a wrong way ends at the answer of another wrong way with probability g, it also ends at the right answer with about g:
-    of U unsound solutions gU are right and (1 - g)U wrong. So W wrong answers stand for W g / (1 - g) lucky ones. The estimate
-    is not too high if the right answer is no likelier a lucky end than any wrong one; wrong answers that agree for a reason (a
-    common misreading) make it too low. Where luck prefers the right answer (one of two choices, a round number) it can be far
-    too high. Counts decay from turn to turn.
+    Two wrong answers agree with probability g. If every answer is as likely an end of an unsound solution as any other, p, then
+    g = p / (1 - p), since the right one is not among them; of U unsound solutions p U are right and (1 - p) U wrong, so that W
+    wrong answers stand for W g lucky ones. The estimate is not too high if the right answer is no likelier a lucky end than any
+    wrong one; wrong answers that agree for a reason (a common misreading) make it too low. Where luck prefers the right answer
+    it can be far too high: in chain arithmetic, where a wrong step may be healed by the next. Counts decay from turn to turn.
     """
 
     decay: float = 0.8
@@ -109,8 +109,7 @@ class Soundness:
         """The share of right answers that are sound, from 0 to 1; 1 where nothing says otherwise."""
         if not self.pairs or not self.right:
             return 1.0
-        luck = min(self.agree / self.pairs, 1 - 1e-9)
-        return max(0.0, 1 - self.wrong * luck / (1 - luck) / self.right)
+        return max(0.0, 1 - self.wrong * self.agree / self.pairs / self.right)
 
 
 @dataclass

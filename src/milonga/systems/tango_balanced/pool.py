@@ -1,8 +1,8 @@
 """The pool of labelled pairs that the verifier learns from: two solutions, or beginnings of them, of the same problem.
 
 A right and a wrong solution of the same problem differ in what a verifier must see, and not in how hard the problem is. A
-beginning of a right solution, once as it is and once with its last step corrupted, differs in one step that is known. Both come
-from solutions that were graded anyway.
+beginning of a right solution, once as it is and once with its last step corrupted, differs in one step that is known, and in
+the result of it. Both come from solutions that were graded anyway.
 """
 
 from __future__ import annotations
@@ -70,13 +70,25 @@ def find_contrasts(ctx: Context, solutions: Rollouts, most: int) -> list[Pair]:
         wrong = corrupt_piece(ctx.task, piece, ctx.task.families, rng)
         if wrong is None:
             continue
-        both = [build_step_prefix(ctx, piece), build_step_prefix(ctx, piece, wrong)]
+        both = [close_beginning(ctx, build_step_prefix(ctx, piece, step)) for step in (None, wrong)]
         counts = {len(one.solution.steps) for one in both}
         # The solution's own step may be wrong, and the same as the corruption: one text cannot be labelled both ways.
         if len(counts) == 1 and counts != {0} and both[0].text != both[1].text:
             before = [1.0] * (counts.pop() - 1)
             found.append((Labelled(both[0], [*before, 1.0]), Labelled(both[1], [*before, 0.0])))
     return found
+
+
+def close_beginning(ctx: Context, beginning: Rollout) -> Rollout:
+    """Close a beginning with its own last result as the answer, where the dialect frames one: a verifier that has seen no
+    solution without an answer line could not read the check of such a thing, let alone learn from it."""
+    solver = ctx.role("generator")
+    assert isinstance(solver, StepSolver)
+    steps = beginning.solution.steps
+    if solver.dialect == "plain" or not steps:
+        return beginning
+    text = solver.write(steps, steps[-1].rpartition("=")[2].strip())
+    return Rollout.from_text(beginning.id, beginning.agent, beginning.problem, text, solver.parse(text))
 
 
 def _group_by_problem(solutions: Rollouts) -> list[list[Rollout]]:

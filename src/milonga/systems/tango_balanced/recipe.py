@@ -211,7 +211,7 @@ class TangoBalanced(Tango):
             weights = np.where(np.isnan(correct), 1.0, self.open_balance().weights(correct))
         assert train_batch.advantages is not None
         for row, (check, values) in enumerate(zip(checks, found, strict=True)):
-            scale = (o.step_credit or 1.0) * weights[row]
+            scale = (1.0 if is_contrast(check.target) else o.step_credit) * weights[row]
             train_batch.advantages[row] = train_batch.advantages[row] + scale * place_on_verdicts(values, check)
         made = float(np.mean([is_contrast(check.target) for check in checks]))
         train_batch.sources = {"answers": 1 - made} | ({"construction": made} if made else {})
