@@ -6,11 +6,7 @@ CLAIM = Claim(
     "cure",
     says="Unit tests of a model that is paid for them by how well they tell right programs from wrong ones separate these "
     "better, in the end, than tests of one that is paid for validity alone.",
-    arms=(
-        "cure",
-        "cure:options.reward=validity",
-        "cure:options.train_tester=false",
-    ),
+    arms=("cure", "cure:options.reward=validity", "cure:options.train_tester=false"),
     metric="eval/tester/mu",
     conditions=(ROOM, LEARNS, ROOM_FOR_SOLUTIONS),
     spread=0.125,

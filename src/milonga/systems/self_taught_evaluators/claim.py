@@ -7,11 +7,7 @@ CLAIM = Claim(
     says="A judge that is trained from its seed on those of its own judgements that agree with how the pairs were built "
     "prefers the right one of two real solutions more often than a judge trained on as many of them drawn blindly.",
     # The second arm assigns the weights of the kept judgements at random: it stays what the seed model was.
-    arms=(
-        "self_taught_evaluators",
-        "self_taught_evaluators:control=shuffled",
-        "self_taught_evaluators:options.balance=false",
-    ),
+    arms=("self_taught_evaluators", "self_taught_evaluators:control=shuffled", "self_taught_evaluators:options.balance=false"),
     metric="eval/judge/pair_accuracy",
     conditions=USUAL,
     spread=0.04,

@@ -71,8 +71,7 @@ class SweetRlOptions(RecipeOptions):
     rank_reference: Literal["with_c", "without_c"] = "with_c"
     """Whether the start that a rank is relative to reads it too. If not, even an untrained critic prefers what it says."""
     any_gap: bool = False
-    """Whether the best dialogue of a problem wins even where it did not end well, judged also by its right steps and its
-    format."""
+    """Whether the best dialogue of a problem wins even where it did not end well, judged also by its right steps and format."""
     turn_agg: TurnAggregate = "sum_of_turn_means"
     """How the score of a dialogue is aggregated. sum: long turns dominate."""
     measured: int = Field(64, ge=1)
