@@ -369,7 +369,7 @@ def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> N
     from milonga.systems.index import CLAIMS
 
     folder = Path(shutil.copytree(comparison, tmp_path / "claim", ignore=shutil.ignore_patterns("frozen", "grpo")))
-    found = summarise_claim(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()))
+    found = summarise_claim(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()), "met")
     (folder / "claim.json").write_text(to_json(found))
     words = " ".join(Reader(page_of(folder)).words)
     assert found["says"] in words and f"Verdict: {found['verdict']}" in words

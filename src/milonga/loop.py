@@ -509,7 +509,7 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
             name: change(f"generator/{name}")
             for name in ("accuracy", "reward", "sound_accuracy", "greedy_accuracy", "step_accuracy")
         },
-        "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "step_accuracy")},
+        "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "soft_auroc", "step_accuracy")},
         "hacking_gap": change("hacking_gap"),
         "compute": {what: engine.ledger.total(what) for what in ("tokens", "flops")},
     }

@@ -33,8 +33,8 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
     for label, metric in HEADLINE:
         value: Any = report
         for key in metric.split("/"):
-            value = value[key]
-        if value["start"] is not None or value["end"] is not None:
+            value = value.get(key, {})  # reports of older versions have fewer
+        if value.get("start") is not None or value.get("end") is not None:
             table.add_row(label, format_number(value["start"]), format_number(value["end"]))
     if table.row_count:
         console.print(table)

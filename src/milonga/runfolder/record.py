@@ -25,6 +25,7 @@ HEADLINE = (
     ("generator accuracy, answer and every step right", "generator/sound_accuracy"),
     ("verifier F1 on first errors (sampled)", "verifier/f1"),
     ("verifier balanced accuracy", "verifier/balanced_accuracy"),
+    ("verifier AUROC of soft verdicts", "verifier/soft_auroc"),
     ("hacking gap (verifier's score - true accuracy)", "hacking_gap"),
 )
 """The headline metrics of a run: (label, metric name below `eval/`)."""
