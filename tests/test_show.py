@@ -162,8 +162,21 @@ def test_an_engine_tells_how_far_it_is(tmp_path: Path) -> None:
         loop.run_turn()
     sampled, learned = ([one for one in told if one.work == work] for work in ("sample", "learn"))
     assert all(one.done >= 0 and one.done + one.writing <= one.total and one.tokens <= one.limit for one in told)
-    assert any(one.writing for one in sampled) and sampled[-1].done <= sampled[-1].total
+    assert any(one.writing for one in sampled) and sampled[-1].done == sampled[-1].total
     assert learned[-1].done == learned[-1].total and {one.policy for one in told} == {"generator"}
+
+
+def test_learning_is_told_over_all_steps_of_an_update(tmp_path: Path) -> None:
+    """Two epochs of two minibatches: as many rows as have an advantage, twice, and never fewer than before."""
+    told = list[Progress]()
+    policies = {"generator": {"epochs": 2, "minibatches": 2}}
+    with short_loop("grpo", tmp_path / "run", {"policies": policies}) as loop:
+        loop.engine.watch = told.append
+        loop.run_turn()
+    learned = [one for one in told if one.work == "learn"]
+    done = [one.done for one in learned]
+    assert len(done) >= 4 and done == sorted(set(done)) and {one.total for one in learned} == {done[-1]}
+    assert done[-1] % 2 == 0 and loop.rows[-1]["learn/generator/steps"] == 4
 
 
 def test_a_run_without_evaluations_measures_nothing_and_can_be_measured_later(milonga: Command, tmp_path: Path) -> None:
