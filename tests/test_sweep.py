@@ -255,6 +255,34 @@ def test_a_matched_run_gets_what_its_reference_used_and_waits_for_it(tmp_path: P
     assert [row["settings"].get("match") for row in rows] == [None, {"flops": "tango"}]
 
 
+GRID = 'grid = { "options.n_generator" = [1, 3], lr = [1e-5, 1e-4] }'
+
+
+@pytest.mark.parametrize(
+    ("recipes", "match", "names"),
+    [
+        (["tango", "grpo"], "turns", 2),  # one for each rate
+        (["tango", "grpo"], "flops", 4),  # the budgets differ
+        (["grpo", "tango"], "flops", 2),
+        (["grpo", "sft", "tango"], "tokens", 2),
+    ],
+)
+def test_what_a_recipe_lacks_makes_no_further_runs_of_it(tmp_path: Path, recipes: list[str], match: str, names: int) -> None:
+    """No two runs of a study are the same run under two names; all that differ are there."""
+    text = f'[[runs]]\nname = "pair"\nrecipe = {json.dumps(recipes)}\nseeds = [3]\nmatch = "{match}"\n{GRID}\n'
+    (tmp_path / "study.toml").write_text(text)
+    arms = read_studies([tmp_path / "study.toml"], {})
+    mine = [arm for arm in arms if arm.arm.recipe == "grpo"]
+    assert len(mine) == names and all(("n_generator" in arm.arm.name) == (names == 4) for arm in mine)
+    made = [json.dumps([arm.identity, arm.reference.name if arm.reference else None], sort_keys=True) for arm in arms]
+    assert len(set(made)) == len(made) == len({arm.arm.name for arm in arms})
+    tango = [arm for arm in arms if arm.arm.recipe == "tango"]
+    assert len(tango) == 4 and all("n_generator" in arm.arm.name for arm in tango)
+    for arm in arms:
+        if arm.reference is not None:
+            assert (arm.reference.recipe, arm.reference.plan.config.lr) == (recipes[0], arm.arm.plan.config.lr)
+
+
 def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:
     run = Run("a", 0, tmp_path / "a" / "seed-0")
     work = Sweep([], {run: 1.0}, [], tmp_path)
