@@ -155,7 +155,8 @@ def test_stopped_at_the_limit_and_gone_on_with_elsewhere_it_ends_in_the_same_byt
     arms = read(here, LONG)
     name = name_run(order_runs(arms, out)[0][1], out)
     cut = sweep(arms, out, {"DATA": str(here)}, is_over=has_run(out / name, 3), jobs=1, only=[name], quiet=True)
-    assert cut.pop("health").keys() <= set(BADGES)
+    health = cut.pop("health")
+    assert health["no signal"] == [name] and health.keys() <= set(BADGES)
     assert cut == {"runs": 1, "finished": 0, "stopped": [name], "failed": {}}
     turns = len((out / name / "metrics.jsonl").read_text().splitlines()) - 1
     assert 0 < turns < LONG, "stopped too early or too late to show anything"
@@ -253,6 +254,21 @@ def test_a_matched_run_gets_what_its_reference_used_and_waits_for_it(tmp_path: P
     assert before["compute/flops"] < used <= last["compute/flops"], "it ends with the turn that uses its budget up"
     rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
     assert [row["settings"].get("match") for row in rows] == [None, {"flops": "tango"}]
+
+
+def test_a_run_whose_budget_cannot_be_read_fails_alone_and_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.toml").write_text(MATCHED.replace("seeds = [3]", "seeds = [3, 4]"))
+    arms, out = read_studies([tmp_path / "study.toml"], {}), tmp_path / "out"
+    damaged, _ = (arm.run(3, out) for arm in arms)
+    damaged.folder.mkdir(parents=True)
+    (damaged.folder / "report.json").write_text("{")
+    done = sweep(arms, out, {}, only=["pair/tango/seed-3", "pair/grpo/seed-3", "pair/tango/seed-4"], jobs=1)
+    assert list(done["failed"]) == ["pair/grpo/seed-3"] and str(damaged.folder) in done["failed"]["pair/grpo/seed-3"]
+    assert arms[0].run(4, out).finished, "the others are made"
+    alone = sweep(arms, tmp_path / "new", {}, only=["pair/grpo"], jobs=1)
+    assert list(alone["failed"]) == ["pair/grpo/seed-3", "pair/grpo/seed-4"]
+    said = capsys.readouterr().err
+    assert said.count("grpo seed 3: failed: ") == 2 and said.count("grpo seed 4: failed: its budget is that of ") == 1
 
 
 GRID = 'grid = { "options.n_generator" = [1, 3], lr = [1e-5, 1e-4] }'
