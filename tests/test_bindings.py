@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cases import TINY
+from cases import CASES, TINY
+from milonga.api import preview_learning
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.recipe import ALLOWED
@@ -22,6 +23,18 @@ DECLARED = [(name, binding) for name in RECIPES for binding, may in RECIPES.get(
 
 def test_every_recipe_is_short() -> None:
     assert set(SHORT) == set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_who_learns_is_known_before_a_run(recipe: str) -> None:
+    """With so many turns, and where compute is the budget: a dry run says the rates of those who move, and no others."""
+    short, case = SHORT[recipe], CASES[recipe]
+    layers = [TINY, {"options": short.options, "turns": short.turns}, short.settings, {"recipe": recipe}]
+    for budget in ({}, {"budget": {"tokens": 1e6}}):
+        plan = resolve([*layers, budget])
+        learners = {plan.agents[agent] for agent in short.learners}
+        assert {line.partition(":")[0] for line in preview_learning(plan) if "learning rate" in line} == learners
+    assert set(resolve([case.settings, {"recipe": recipe, "turns": case.turns}]).list_learning_policies()) == case.learners
 
 
 @pytest.mark.parametrize(("recipe", "binding"), DECLARED)

@@ -27,6 +27,7 @@ from milonga.api import make_engine, plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
 from milonga.context import Context, RunContext
 from milonga.engine import Decoding, Engine, Ledger, Request
+from milonga.engine.base import Progress
 from milonga.engine.local import LocalEngine
 from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
@@ -345,6 +346,15 @@ def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
         assert not engine.has_weights("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
         engine.close()
         engine.close()  # as often as anyone likes
+
+
+def test_what_computes_here_tells_how_far_it_is_beside_an_endpoint(tiny: Server, tmp_path: Path) -> None:
+    told = list[Progress]()
+    policies = {"verifier": {"model": tiny.model}}
+    with short_loop("frozen", tmp_path / "run", {**TERSE, "policies": policies}) as loop:
+        loop.engine.watch = told.append
+        loop.run_turn()
+    assert {(one.policy, one.work) for one in told} == {("generator", "sample"), ("generator", "learn")}
 
 
 def test_a_prompt_that_is_too_long_is_left_out_and_counted() -> None:

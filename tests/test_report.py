@@ -24,6 +24,7 @@ from milonga.config import parse_config, read_toml
 from milonga.errors import UserError
 from milonga.report import build_report, write_report, write_report_safely
 from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text, Verdict
+from milonga.report.curves import TITLES
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
 from milonga.report.verdicts import describe_comparison, describe_run, estimate_chance
@@ -31,6 +32,7 @@ from milonga.runfolder.files import JsonLines, to_json
 from milonga.runfolder.record import read_record
 from milonga.runfolder.rollouts import read_rollouts, write_rollouts
 from milonga.runfolder.transcripts import Step, Transcript, read_transcripts, select_transcripts
+from milonga.systems.index import CLAIMS
 from milonga.text import format_number
 from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Verification
 
@@ -289,6 +291,26 @@ def test_the_verdict_of_a_comparison() -> None:
     gap = [{**result["differences"][0], "metric": "eval/hacking_gap"}]
     assert "tango is higher by +0.250" in describe_comparison(result | {"metric": "eval/hacking_gap", "differences": gap})
     assert describe_comparison(result | {"differences": []}).startswith("Nothing can be told")
+
+
+def test_the_metric_of_every_claim_has_its_place_in_the_sentence() -> None:
+    """What is compared is a thing that an arm can be better in: a noun, of an agent or with its article."""
+    result = {"baseline": "grpo", "arms": {"grpo": {}}, "split": "test", "differences": []}
+    nouns = {"accuracy", "F1", "area", "gap", "gain", "share", "precision", "recall", "reward"}
+    names = {metric: describe_comparison(result | {"metric": metric}) for metric in [*TITLES, "eval/own/metric"]}
+    assert {CLAIMS.get(name).metric for name in CLAIMS} <= names.keys()
+    for metric, said in names.items():
+        found = re.fullmatch(r"Nothing can be told in (.+) on test: no arm and the baseline grpo have a seed in common\.", said)
+        assert found is not None
+        if metric in TITLES:
+            head = re.fullmatch(
+                r"the (?:\w+’s )?([\w -]+?)(?: (?:of|on|with|for|under|between|while|above|whose) .+)?", found[1]
+            )
+            assert head is not None and head[1].split()[-1] in nouns, found[1]
+        else:
+            assert found[1] == metric
+    assert "in the hacking gap on test" in names["eval/hacking_gap"]
+    assert "in the verifier’s accuracy on pairs on test" in names["eval/verifier/pair_accuracy"]
 
 
 def test_a_page_tells_what_was_run_and_how_to_run_it_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

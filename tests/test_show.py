@@ -25,6 +25,7 @@ from milonga.runfolder.console import LiveView, Ticker
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import Record
 from milonga.systems.index import RECIPES
+from milonga.text import format_number
 from short import SHORT, short_loop
 
 ACCURACY = "eval/generator/accuracy"
@@ -162,8 +163,21 @@ def test_an_engine_tells_how_far_it_is(tmp_path: Path) -> None:
         loop.run_turn()
     sampled, learned = ([one for one in told if one.work == work] for work in ("sample", "learn"))
     assert all(one.done >= 0 and one.done + one.writing <= one.total and one.tokens <= one.limit for one in told)
-    assert any(one.writing for one in sampled) and sampled[-1].done <= sampled[-1].total
+    assert any(one.writing for one in sampled) and sampled[-1].done == sampled[-1].total
     assert learned[-1].done == learned[-1].total and {one.policy for one in told} == {"generator"}
+
+
+def test_learning_is_told_over_all_steps_of_an_update(tmp_path: Path) -> None:
+    """Two epochs of two minibatches: as many rows as have an advantage, twice, and never fewer than before."""
+    told = list[Progress]()
+    policies = {"generator": {"epochs": 2, "minibatches": 2}}
+    with short_loop("grpo", tmp_path / "run", {"policies": policies}) as loop:
+        loop.engine.watch = told.append
+        loop.run_turn()
+    learned = [one for one in told if one.work == "learn"]
+    done = [one.done for one in learned]
+    assert len(done) >= 4 and done == sorted(set(done)) and {one.total for one in learned} == {done[-1]}
+    assert done[-1] % 2 == 0 and loop.rows[-1]["learn/generator/steps"] == 4
 
 
 def test_a_run_without_evaluations_measures_nothing_and_can_be_measured_later(milonga: Command, tmp_path: Path) -> None:
@@ -172,6 +186,7 @@ def test_a_run_without_evaluations_measures_nothing_and_can_be_measured_later(mi
     run = milonga("run", "grpo", "--turns", "1", "--config", config, "--no-eval", "--out", out, "--json")
     assert run.code == 0 and run.json["generator"]["accuracy"] == {"start": None, "end": None}
     assert "nothing was measured on held-out problems" in run.err
+    assert "none: nothing is measured on held-out problems" in (out / "report.html").read_text(encoding="utf-8")
     rows = JsonLines(out / "metrics.jsonl").rows()
     assert len(rows) == 2 and not any(key.startswith("eval/") for row in rows for key in row)
     shown = milonga("show", out)
@@ -187,6 +202,28 @@ def test_only_the_start_and_the_end_are_evaluated_if_none_are_between(tmp_path: 
     milonga.run("grpo", turns=3, out=tmp_path / "run", settings=settings, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
     assert [ACCURACY in row for row in rows] == [True, False, False, True]
+    said = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "at the start and at the end on 4 dev problems" in said and "every 0 turns" not in said
+
+
+def test_to_measure_is_refused_where_the_config_leaves_no_problems(milonga: Command, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(to_toml({**TINY, "eval": {"problems": 0}}))
+    call = ("run", "grpo", "--config", config, "--dry-run", "--json")
+    assert milonga(*call).json["config"]["eval"]["problems"] == 0
+    refused = milonga(*call, "--eval")
+    assert refused.code == 2 and "--eval: eval.problems is 0" in refused.err and "Traceback" not in refused.err
+    assert milonga(*call, "--eval", "--set", "eval.problems=4").json["config"]["eval"]["problems"] == 4
+
+
+def test_numbers_are_written_alike_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not finite is no zero, and what is small is not nothing: in a line of a run as in its report."""
+    found = [format_number(value) for value in (float("nan"), float("inf"), 0.0004, 1e-13, 0.25, 3, None)]
+    assert found == ["nan", "inf", "4.0e-04", "0.000", "0.250", "3", "—"]
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    LiveView("title", 4).add({"turn": 1, ACCURACY: 0.25, "learn/generator/entropy": 0.0004}, {})
+    assert screen.getvalue().startswith("turn 1  held-out 0.250  entropy 4.0e-04")
 
 
 def test_a_run_says_what_is_wrong_in_the_terminal_its_report_and_show_alike(milonga: Command, tmp_path: Path) -> None:

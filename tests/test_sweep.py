@@ -155,7 +155,8 @@ def test_stopped_at_the_limit_and_gone_on_with_elsewhere_it_ends_in_the_same_byt
     arms = read(here, LONG)
     name = name_run(order_runs(arms, out)[0][1], out)
     cut = sweep(arms, out, {"DATA": str(here)}, is_over=has_run(out / name, 3), jobs=1, only=[name], quiet=True)
-    assert cut.pop("health").keys() <= set(BADGES)
+    health = cut.pop("health")
+    assert health["no signal"] == [name] and health.keys() <= set(BADGES)
     assert cut == {"runs": 1, "finished": 0, "stopped": [name], "failed": {}}
     turns = len((out / name / "metrics.jsonl").read_text().splitlines()) - 1
     assert 0 < turns < LONG, "stopped too early or too late to show anything"
@@ -253,6 +254,49 @@ def test_a_matched_run_gets_what_its_reference_used_and_waits_for_it(tmp_path: P
     assert before["compute/flops"] < used <= last["compute/flops"], "it ends with the turn that uses its budget up"
     rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
     assert [row["settings"].get("match") for row in rows] == [None, {"flops": "tango"}]
+
+
+def test_a_run_whose_budget_cannot_be_read_fails_alone_and_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.toml").write_text(MATCHED.replace("seeds = [3]", "seeds = [3, 4]"))
+    arms, out = read_studies([tmp_path / "study.toml"], {}), tmp_path / "out"
+    damaged, _ = (arm.run(3, out) for arm in arms)
+    damaged.folder.mkdir(parents=True)
+    (damaged.folder / "report.json").write_text("{")
+    done = sweep(arms, out, {}, only=["pair/tango/seed-3", "pair/grpo/seed-3", "pair/tango/seed-4"], jobs=1)
+    assert list(done["failed"]) == ["pair/grpo/seed-3"] and str(damaged.folder) in done["failed"]["pair/grpo/seed-3"]
+    assert arms[0].run(4, out).finished, "the others are made"
+    alone = sweep(arms, tmp_path / "new", {}, only=["pair/grpo"], jobs=1)
+    assert list(alone["failed"]) == ["pair/grpo/seed-3", "pair/grpo/seed-4"]
+    said = capsys.readouterr().err
+    assert said.count("grpo seed 3: failed: ") == 2 and said.count("grpo seed 4: failed: its budget is that of ") == 1
+
+
+GRID = 'grid = { "options.n_generator" = [1, 3], lr = [1e-5, 1e-4] }'
+
+
+@pytest.mark.parametrize(
+    ("recipes", "match", "names"),
+    [
+        (["tango", "grpo"], "turns", 2),  # one for each rate
+        (["tango", "grpo"], "flops", 4),  # the budgets differ
+        (["grpo", "tango"], "flops", 2),
+        (["grpo", "sft", "tango"], "tokens", 2),
+    ],
+)
+def test_what_a_recipe_lacks_makes_no_further_runs_of_it(tmp_path: Path, recipes: list[str], match: str, names: int) -> None:
+    """No two runs of a study are the same run under two names; all that differ are there."""
+    text = f'[[runs]]\nname = "pair"\nrecipe = {json.dumps(recipes)}\nseeds = [3]\nmatch = "{match}"\n{GRID}\n'
+    (tmp_path / "study.toml").write_text(text)
+    arms = read_studies([tmp_path / "study.toml"], {})
+    mine = [arm for arm in arms if arm.arm.recipe == "grpo"]
+    assert len(mine) == names and all(("n_generator" in arm.arm.name) == (names == 4) for arm in mine)
+    made = [json.dumps([arm.identity, arm.reference.name if arm.reference else None], sort_keys=True) for arm in arms]
+    assert len(set(made)) == len(made) == len({arm.arm.name for arm in arms})
+    tango = [arm for arm in arms if arm.arm.recipe == "tango"]
+    assert len(tango) == 4 and all("n_generator" in arm.arm.name for arm in tango)
+    for arm in arms:
+        if arm.reference is not None:
+            assert (arm.reference.recipe, arm.reference.plan.config.lr) == (recipes[0], arm.arm.plan.config.lr)
 
 
 def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, Command
-from milonga.errors import DataError
+from milonga.errors import ConfigError, DataError
 from milonga.evals.evaluate import ranking_metrics, score_vote
 from milonga.pair import Verdict
 from milonga.tasks.foreign import make_foreign_problem
@@ -155,6 +155,8 @@ VERL_ROW = {"prompt": [{"role": "user", "content": "1+1?"}], "reward": {"truth":
         (VERL, (None, None), VERL_ROW, ("1+1?", 2)),
         (VERL, (None, None), {"question": "1+1?", "answer": "2"}, ("1+1?", "2")),
         (VERL, ("text", "gold"), {"text": "1+1?", "gold": "2", "question": "no"}, ("1+1?", "2")),
+        ({}, (None, "gold"), {"question": "1+1?", "gold": None, "answer": "3"}, ("1+1?", None)),
+        ({}, (None, None), {"question": "1+1?", "answer": " "}, ("1+1?", None)),
         (
             {"name": "jsonl", "path": "x.jsonl", "answer_in_box": True},
             (None, "s"),
@@ -168,8 +170,35 @@ def test_problems_are_read_by_the_fields_of_the_runs_own_data(
 ) -> None:
     (tmp_path / "some.jsonl").write_text(json.dumps(row))
     fields = find_problem_fields(task, *named)
-    one = read_items(tmp_path / "some.jsonl", ProblemItem, fields.rename)[0]
+    one = fields.read(tmp_path / "some.jsonl")[0]
     assert (one.item.question, one.item.answer, one.record) == (*expected, row)
+
+
+def test_a_named_answer_stands_in_its_field_or_nowhere(tmp_path: Path) -> None:
+    some = lines(
+        tmp_path / "some.jsonl", [{"question": "1+1?", "answer": "2"}, {"question": "1+2?", "gold": "3", "answer": "4"}]
+    )
+    assert [one.item.answer for one in find_problem_fields({}, None, "gold").read(some)] == [None, "3"]
+    with pytest.raises(DataError, match=r"no record has the field 'glod'; the first has answer, question$"):
+        find_problem_fields({}, None, "glod").read(some)
+
+
+def test_an_empty_cell_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "some.csv").write_text("question,answer\n1+1?,2\n1+2?,\n")
+    assert [one.item.answer for one in find_problem_fields({}, None, None).read(tmp_path / "some.csv")] == ["2", None]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"name": "jsonl", "path": "x.jsonl", "anser_after": "#"}, "unknown key 'task.anser_after': did you mean"),
+        ({"name": "jsonl"}, "'task.path' is missing"),
+    ],
+)
+def test_a_runs_task_that_cannot_be_read_is_explained_as_elsewhere(task: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        find_problem_fields(task, None, None)
+    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_problems_in_a_table_and_a_field_that_is_not_there(tmp_path: Path) -> None:

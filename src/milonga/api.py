@@ -90,11 +90,9 @@ def preview_placement(plan: Plan) -> list[str]:
 
 def preview_learning(plan: Plan) -> list[str]:
     """Preview the turns of each agent, and the learning rate of each policy that learns, by default or as set."""
-    counted = plan.count_turns()
-    learning = [name for name in plan.policies if counted is None or any(plan.agents.get(who) == name for who in counted)]
     rates = [
         f"{name}: learning rate {section.learning_rate:g}, {section.schedule}, after {section.warmup_steps} steps of warm-up"
-        for name in learning
+        for name in plan.list_learning_policies()
         if (section := plan.policies[name]).endpoint is None
     ]
     return [line for line in [plan.describe_turns(), *rates] if line]

@@ -89,6 +89,9 @@ class Recipe(ABC):
     is not: a subclass must give it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Agents that do not learn by a policy gradient, with the kinds of losses that are allowed for them."""
+    learns_along: ClassVar[tuple[str, ...]] = ()
+    """Agents that learn in turns of others, where they take part and are not used for inference only. Who has turns, the
+    schedule says."""
     inference_only: ClassVar[tuple[str, ...]] = ()
     """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
     are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""

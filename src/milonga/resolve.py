@@ -70,6 +70,15 @@ class Plan:
         """Count the turns of each learner in the run; None if its length is a budget, or depends on conditions."""
         return None if self.config.budget else self.schedule.count_turns_by_learner(self.recipe.lead, self.config.turns)
 
+    def list_learning_policies(self) -> list[str]:
+        """List the policies that learn: of agents with turns of their own, or that learn in those of others."""
+        counted, recipe = self.count_turns(), self.recipe
+        phases = self.schedule.intro + self.schedule.cycle
+        learners = {phase.learner for phase in phases if phase.turns != 0} if counted is None else {*+counted}
+        along = {agent for agent in recipe.learns_along if not recipe.is_inference_only(agent, recipe.options)}
+        learning = {policy for agent, policy in self.agents.items() if agent in learners | along}
+        return [policy for policy in self.policies if policy in learning]
+
     def describe_turns(self) -> str:
         """Describe how many turns the run has beside those of its lead agent, which are what `turns` counts; or nothing."""
         counted, lead = self.count_turns(), self.recipe.lead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,8 @@ def format_number(value: Any) -> str:
     """Format a number with three decimals; one that would then be zero, and is not, with two digits."""
     if not isinstance(value, float):
         return "—" if value is None else str(value)
+    if not math.isfinite(value):
+        return str(value)
     if NOISE <= abs(value) < 0.0005:
         return f"{value:.1e}"
     return f"{value if abs(value) >= NOISE else 0.0:.3f}"

@@ -61,7 +61,7 @@ def solve_file(
 ) -> dict[str, Any]:
     """Answer all problems of a file and write the rows; return the summary."""
     task = read_config(Path(folder)).task if (Path(folder) / "config.toml").exists() else {}
-    given = read_items(file, ProblemItem, find_problem_fields(task, question, answer).rename)
+    given = find_problem_fields(task, question, answer).read(file)
     rights: list[bool] = []
     left_out = 0
     opened, by = _open_pair(folder, rank, **changes)

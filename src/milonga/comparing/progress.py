@@ -41,7 +41,8 @@ class Progress(Panel):
             self.running.pop(run, None)
             self.say(f"{run}: {error or f'stopped after turn {read_last_turn(run.folder)}'}")
             return
-        self.gained += 1 - self.running.pop(run, 0.0)
+        if run in self.running:  # it may have failed before it began
+            self.gained += 1 - self.running.pop(run)
         self.done += error is None
         self.failed += error is not None
         if error is not None:

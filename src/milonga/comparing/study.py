@@ -14,7 +14,8 @@ and a grid of settings:
 
 Invariants: everything is checked before anything runs; `$NAME` stands for what differs between machines and is no part of what
 a run is; runs of one seed come before those of the next, so that an unfinished study already has pairs; a run that is matched
-has the budget that the first recipe of its block used with the same seed and the same settings of the grid.
+has the budget that the first recipe of its block used with the same seed and the same settings of the grid; what a recipe does
+not have makes no further runs of it, and is no part of their names.
 """
 
 from __future__ import annotations
@@ -168,17 +169,31 @@ def _plan_block(
         if merge(expand_keys({key: None}), overrides) == overrides:
             raise ConfigError(f"{block.where}: {key} varies there; it cannot be set for all runs")
     references: dict[int, Arm] = {}
+    made: dict[str, StudyArm] = {}
     for recipe, (number, cell) in itertools.product(block.recipes, enumerate(block.cells())):
+        matched = block.match != "turns" and recipe != block.recipes[0]
+        told = [recipe, block.recipes[0]] if matched else [recipe]  # budgets differ by what the reference has
+        named = {key: value for key, value in cell.items() if any(_has_key(one, key, recipes) for one in told)}
+        name = ", ".join([recipe, *(f"{key}={value}" for key, value in named.items())])
+        if name in made:
+            references.setdefault(number, made[name].arm)
+            continue
         asked = merge(merge(merge(common, block.shared), expand_keys(cell)), overrides)
         asked = drop_foreign_settings(asked, recipe, recipes) | {"recipe": recipe}
         filled = fill_placeholders(asked, known, block.where)
-        name = ", ".join([recipe, *(f"{key}={value}" for key, value in cell.items())])
         arm = Arm(name, recipe, resolve([filled, {"seed": block.seeds[0]}], make_task=make))
         if block.match == "flops":
             check_flops_known([arm])
-        reference = None if block.match == "turns" else references.get(number)
+        reference = references[number] if matched else None
         references.setdefault(number, arm)
-        yield StudyArm(arm, block.name, asked, tuple(block.seeds), block.match, reference)
+        made[name] = StudyArm(arm, block.name, asked, tuple(block.seeds), block.match, reference)
+    yield from made.values()
+
+
+def _has_key(recipe: str, key: str, recipes: Sequence[str]) -> bool:
+    """Whether a recipe has a key of the grid, or would lose it because only others of these have it."""
+    alone = expand_keys({key: None})
+    return drop_foreign_settings(alone, recipe, recipes) == alone
 
 
 def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:

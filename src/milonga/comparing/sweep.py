@@ -74,16 +74,26 @@ class Sweep:
     def take_next(self, running: Sequence[Run]) -> Run | None:
         """Take the next run whose share is free beside those that run, and whose budget is known; None if there is none now."""
         free = 1.0 - sum(self.shares[run] for run in running)
-        for run in list(self.waiting):
-            reference = self.arms[run].reference_run(run.seed, self.out)
-            if reference is not None and not reference.finished:
-                if reference not in running and reference not in self.waiting:
-                    self.waiting.remove(run)
-                    self.failed[run] = f"its budget is that of {name_run(reference, self.out)}, which is not finished"
-            elif self.shares[run] <= free + 1e-9:
+        for run in self.waiting:
+            if self.shares[run] <= free + 1e-9 and self._find_unfinished_reference(run) is None:
                 self.waiting.remove(run)
                 return run
         return None
+
+    def give_up(self, running: Sequence[Run]) -> list[Run]:
+        """Give up the runs whose budget nobody will know, because their reference has failed or is not to be made."""
+        lost = []
+        for run in self.waiting:
+            reference = self._find_unfinished_reference(run)
+            if reference is not None and reference not in running and reference not in self.waiting:
+                self.failed[run] = f"its budget is that of {name_run(reference, self.out)}, which is not finished"
+                lost.append(run)
+        self.waiting = [run for run in self.waiting if run not in lost]
+        return lost
+
+    def _find_unfinished_reference(self, run: Run) -> Run | None:
+        reference = self.arms[run].reference_run(run.seed, self.out)
+        return None if reference is None or reference.finished else reference
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
         """Note how a run ended; return its error, if it is one. A run that ran out of its share of memory waits for twice as
@@ -163,9 +173,19 @@ def _run_until(
         delay_interrupts(progress.say, STOPPING) as stop,
     ):
         while pool.busy or (work.waiting and not (is_over() or stop.is_asked)):
+            lost = work.give_up(pool.running)
             while not (is_over() or stop.is_asked) and pool.has_room and (run := work.take_next(pool.running)):
+                try:
+                    config = work.config(run)
+                except UserError as error:  # the report of its reference cannot be read: the others are as they were
+                    work.failed[run] = str(error)
+                    lost.append(run)
+                    continue
                 progress.begin(run)
-                pool.begin(run, work.config(run), None if on_cpu else USED * work.shares[run])
+                pool.begin(run, config, None if on_cpu else USED * work.shares[run])
+            for run in lost:
+                progress.end(run, work.failed[run])
+                keep()
             if is_over() or stop.is_asked:
                 pool.interrupt(GRACE)
             for run, answer in pool.wait(TICK):

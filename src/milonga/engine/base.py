@@ -178,7 +178,7 @@ class Progress:
     work: Literal["sample", "learn"]
     total: int
     done: int
-    """Outputs that have ended, or rollouts whose gradients are there."""
+    """Outputs that have ended, or rollouts whose gradients were there, in each epoch anew."""
     writing: int = 0
     """Outputs that are being written; the others wait."""
     tokens: int = 0

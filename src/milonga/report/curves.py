@@ -14,31 +14,32 @@ from milonga.text import format_number
 
 TITLES = {
     "eval/generator/accuracy": "generator: held-out accuracy",
-    "eval/generator/sound_accuracy": "generator: answer and every step right",
-    "eval/generator/step_accuracy": "steps that are right",
-    "eval/verifier/step_positive_rate": "steps the verifier calls right",
+    "eval/generator/sound_accuracy": "generator: accuracy with every step right",
+    "eval/generator/step_accuracy": "share of steps that are right",
+    "eval/verifier/step_positive_rate": "share of steps that the verifier calls right",
     "eval/verifier/balanced_accuracy": "verifier: balanced accuracy",
     "eval/verifier/f1": "verifier: F1 on first errors",
     "eval/verifier/auroc": "verifier: area under ROC",
     "eval/hacking_gap": "hacking gap",
     "eval/step_hacking_gap": "step hacking gap",
     "rollouts/generator/accuracy": "generator: accuracy while training",
-    "eval/generator/greedy_accuracy": "generator: held-out accuracy, greedy",
-    "eval/generator/success": "generator: dialogues with a right answer",
+    "eval/generator/greedy_accuracy": "generator: greedy held-out accuracy",
+    "eval/generator/success": "generator: share of dialogues with a right answer",
     "eval/generator/gain": "generator: gain of the second turn",
     "eval/team/gain": "team: gain of the last turn over the first",
     "eval/team/over_vote": "team: accuracy above a vote of as many tokens",
     "eval/search/accuracy": "generator: accuracy of search",
-    "eval/verifier/pair_accuracy": "verifier: right one of a pair preferred",
-    "eval/verifier/best_of_k": "verifier: best of k is right",
-    "eval/verifier/best_of_k_sound": "verifier: best of k is sound",
-    "eval/verifier/defect_precision": "verifier: reported defects that are there",
-    "eval/judge/pair_accuracy": "judge: right one of a pair preferred",
-    "eval/held_out_accuracy": "verifier: corruptions of a new kind found",
-    "eval/proposer/learnable": "proposer: valid tasks that are solved sometimes",
-    "eval/tester/mu": "tester: reward of telling right from wrong programs",
-    "eval/grm/hacking_gap": "gap of what the judge pays and what is right",
+    "eval/verifier/pair_accuracy": "verifier: accuracy on pairs",
+    "eval/verifier/best_of_k": "verifier: accuracy of the best of k",
+    "eval/verifier/best_of_k_sound": "verifier: share of problems whose best of k is sound",
+    "eval/verifier/defect_precision": "verifier: precision of reported defects",
+    "eval/judge/pair_accuracy": "judge: accuracy on pairs",
+    "eval/held_out_accuracy": "verifier: recall of corruptions of a new kind",
+    "eval/proposer/learnable": "proposer: share of valid tasks that are solved sometimes",
+    "eval/tester/mu": "tester: reward for telling right from wrong programs",
+    "eval/grm/hacking_gap": "gap between what the judge pays and what is right",
 }
+"""Metrics in words: whose it is, if it is one agent's, and a noun phrase, which sentences and charts use alike."""
 DIFFERENCES = ("gap", "gain", "over_vote", "mu")
 """How the names of metrics end that are differences of two shares."""
 LEAST_REACH = 0.1
@@ -186,10 +187,6 @@ def get_title(metric: str) -> str:
 
 def is_difference(metric: str) -> bool:
     return metric.endswith(DIFFERENCES)
-
-
-def is_share(metric: str) -> bool:
-    return metric in TITLES and not is_difference(metric)
 
 
 def clip_to_range(metric: str, value: float) -> float:

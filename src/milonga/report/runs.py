@@ -205,10 +205,11 @@ def _describe_turns(record: Record) -> str:
 
 def _describe_evaluation(config: Config) -> str:
     what = config.eval
+    if not what.problems:
+        return "none: nothing is measured on held-out problems"
+    when = f"every {what.every} turns of the lead agent" if what.every else "at the start and at the end"
     bench = f", {what.bench} solutions with known errors for the verifier" if what.bench else ""
-    return (
-        f"every {what.every} turns of the lead agent on {what.problems} {what.split} problems × {what.samples} samples{bench}"
-    )
+    return f"{when} on {what.problems} {what.split} problems × {what.samples} samples{bench}"
 
 
 def _list_machine_facts(record: Record) -> list[tuple[str, str]]:

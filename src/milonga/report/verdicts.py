@@ -153,8 +153,7 @@ def describe_comparison(result: Mapping[str, Any]) -> str:
     metric, baseline = str(result["metric"]), result["baseline"]
     short = shorten_arm_names(list(result["arms"]))
     found = [one for one in result["differences"] if one["metric"] == metric]
-    who, _, what = get_title(metric).partition(": ")
-    where = f"in {f'the {who}’s {what}' if what else who} on {result['split']}"
+    where = f"in {_name_measured(metric)} on {result['split']}"
     if not found:
         return f"Nothing can be told {where}: no arm and the baseline {short.get(baseline, baseline)} have a seed in common."
     paired = {one["arm"]: len(one["seeds"]) for one in found}
@@ -165,6 +164,13 @@ def describe_comparison(result: Mapping[str, Any]) -> str:
     alone = [short.get(arm, arm) for arm in result["arms"] if arm != baseline and arm not in paired]
     told += [f"{arm} has no pair with the baseline" for arm in alone]
     return f"Against {short.get(baseline, baseline)}, {where} ({matched}): {'; '.join(told)}."
+
+
+def _name_measured(metric: str) -> str:
+    """Name a metric within a sentence: whose it is, and what; by its own name where it has no words."""
+    title = get_title(metric)
+    who, _, what = title.partition(": ")
+    return f"the {who}’s {what}" if what else f"the {title}" if title != metric else metric
 
 
 def _count_seeds(count: int) -> str:

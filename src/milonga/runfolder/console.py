@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from milonga.text import escape_invisible
+from milonga.text import escape_invisible, format_number
 
 if TYPE_CHECKING:
     from milonga.engine.base import Progress  # numpy would load with it, in every command
@@ -36,12 +36,6 @@ COLUMNS = {
 SHOWN = 12
 PATIENCE, FRAME = 20.0, 0.5
 """Seconds of silence before a line says how far sampling is; and between two pictures on a terminal."""
-
-
-def format_number(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def format_time(seconds: float) -> str:
@@ -205,7 +199,7 @@ class LiveView(Panel):
         for key in present:
             table.add_column(COLUMNS[key], justify="right")
         for row in self.rows:
-            table.add_row(*(format_number(row.get(key)) for key in present))
+            table.add_row(*("" if row.get(key) is None else format_number(row[key]) for key in present))
         last = self.rows[-1]
         bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
         health = [Text(escape_invisible(f"{badge}: {text}"), style="yellow") for (badge, _), text in self.health.items()]

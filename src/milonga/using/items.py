@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from milonga.config import explain
 from milonga.errors import DataError
@@ -23,6 +23,8 @@ from milonga.tasks.rows import RowParser, parse_json, read_records
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Name = str | int | None
+Known = Annotated[str | int | float | None, BeforeValidator(lambda value: None if str(value).strip() == "" else value)]
+"""An answer; a blank one, as an empty cell of a table, is none."""
 Question = Field(validation_alias=AliasChoices("question", "problem"))
 TABLES = (".csv", ".parquet")
 """How the names of files end that hold no JSON."""
@@ -40,7 +42,7 @@ class Item(BaseModel):
 class ProblemItem(Item):
     """A problem: `question` (or `problem`), and `answer` if it is known."""
 
-    answer: str | int | float | None = None
+    answer: Known = None
 
 
 class SolutionItem(Item):
@@ -48,7 +50,7 @@ class SolutionItem(Item):
     -1 for none) if it is known."""
 
     steps: list[Text] = Field(min_length=1)
-    answer: str | int | float | None = None
+    answer: Known = None
     label: int | None = Field(None, ge=-1)
 
 
@@ -71,19 +73,32 @@ class ProblemFields:
 
     parser: RowParser
     """How the run read its own problems; or the names that the user gave."""
-    named: bool = False
-    """Whether the user named the question's field: then each record has to have it."""
+    question: str | None = None
+    """The question's field, if the user named it: then each record has to have it."""
+    answer: str | None = None
+    """The answer's field, if the user named it: then an answer stands there or nowhere, and some record has to have it."""
+
+    def read(self, path: Path) -> list[Given[ProblemItem]]:
+        """Read the problems of a file."""
+        found = read_items(path, ProblemItem, self.rename)
+        if self.answer is not None and all(find_value(one.record, self.answer) is MISSING for one in found):
+            there = ", ".join(sorted(map(str, found[0].record)))
+            raise DataError(f"data file '{path}': no record has the field '{self.answer}'; the first has {there}")
+        return found
 
     def rename(self, record: Any, where: str) -> Any:
         """Copy what stands in these fields to where an item has it. A final answer that is not marked as it was in the run's
         own problems is taken whole."""
         if not isinstance(record, dict):
             return record
-        fields, out = self.parser.fields, dict(record)
+        fields, out = (
+            self.parser.fields,
+            {key: value for key, value in record.items() if key != "answer" or self.answer is None},
+        )
         question = find_value(record, fields.question)
         if question is not MISSING:
             out |= {"question": question}
-        elif self.named:
+        elif self.question is not None:
             raise DataError(f"{where}: field '{fields.question}' is missing; the row has {', '.join(sorted(record))}")
         answer = find_value(record, fields.answer) if fields.answer else MISSING
         if isinstance(answer, str):
@@ -99,9 +114,12 @@ def find_problem_fields(task: Mapping[str, Any], question: str | None, answer: s
     options = TASKS.get(str(task["name"])).Options if task.get("name") in TASKS else None
     if options is not None and issubclass(options, SourceOptions):
         own = {key: value for key, value in task.items() if key != "name" and key not in PassRate.model_fields}
-        parser = options.model_validate(own).make_parser()
+        try:
+            parser = options.model_validate(own).make_parser()
+        except ValidationError as error:
+            raise explain(error, options, "task") from None
     given = {key: value for key, value in (("question", question), ("answer", answer)) if value is not None}
-    return ProblemFields(replace(parser, fields=parser.fields.model_copy(update=given)), question is not None)
+    return ProblemFields(replace(parser, fields=parser.fields.model_copy(update=given)), question, answer)
 
 
 def read_items(path: Path, kind: type[T], rename: Callable[[Any, str], Any] = lambda record, where: record) -> list[Given[T]]:

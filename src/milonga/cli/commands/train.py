@@ -99,9 +99,9 @@ def run(
         ),
     ] = None,
     eval_: Annotated[
-        bool,
+        bool | None,
         typer.Option("--eval/--no-eval", help="Whether to measure on held-out problems: at the start, at the end, between."),
-    ] = True,
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run even if the probe says that nothing can be learned.")] = False,
     dry_run: Annotated[
         bool,
@@ -117,6 +117,7 @@ def run(
     from milonga import api
     from milonga.cli.views import complete_report, print_summary
     from milonga.config import to_toml
+    from milonga.errors import ConfigError
     from milonga.flags import make_layer, place_on_gpus
     from milonga.systems.custom import find_recipe
 
@@ -135,7 +136,7 @@ def run(
     )
     placed = {} if gpus is None else place_on_gpus(gpus, find_recipe(recipe))
     probing = [] if probe is None else [{"probe": "on" if probe else "off"}]
-    measuring = [] if eval_ else [{"eval": {"problems": 0}}]
+    measuring = [{"eval": {"problems": 0}}] if eval_ is False else []
     plan = api.plan_run(
         recipe,
         turns=turns,
@@ -147,6 +148,8 @@ def run(
         config=config,
         settings=[flags, placed, *probing, *measuring, *parse_set_options(set_)],
     )
+    if eval_ and not plan.config.eval.problems:
+        raise ConfigError("--eval: eval.problems is 0, so that nothing would be measured: --set eval.problems=64, say")
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
         workers, learning = api.preview_placement(plan), api.preview_learning(plan)

@@ -202,6 +202,10 @@ class _Update:
         """Optimizer steps before this update; counted only where they matter, for the warm-up."""
         self.report = LearnReport()
         self.norms: list[float] = []
+        self.passed = 0
+        """Rows that had their gradients, once in each epoch."""
+        self.rows = self.policy.section.epochs * sum(map(self._has_gradient, range(len(train_batch.rollouts))))
+        """So many there will be."""
 
     def _make_mask(self, row: int) -> NDArray[np.bool_]:
         """Mask of the tokens of a row that are in the loss, aligned with its ids."""
@@ -295,7 +299,7 @@ class _Update:
         chosen = [self.train_batch.rollouts[r] for r in rows]
         masks = [self.masks[r] for r in rows]
         units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
-        part, done = torch.zeros((), dtype=torch.float64, device=self.policy.device), 0
+        part = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
                 run_empty_pass(
@@ -303,8 +307,8 @@ class _Update:
                 ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
-                done += len(batch.members)
-                self.tell(done, len(rows))
+                self.passed += len(batch.members)
+                self.tell(self.passed, self.rows)
         return part
 
     def _has_gradient(self, row: int) -> bool:
@@ -436,5 +440,6 @@ class _Update:
 def learn(
     policy: Policy, train_batch: TrainBatch, ledger: Ledger, tell: Callable[[int, int], None] = lambda done, total: None
 ) -> LearnReport:
-    """Learn from one train batch. `tell` is told after each pass how many rows of the optimizer step have their gradients."""
+    """Learn from one train batch. `tell` is told after each pass how many rows had their gradients, and of how many: of all
+    minibatches, and in each epoch anew."""
     return _Update(policy, train_batch, ledger, tell).run()

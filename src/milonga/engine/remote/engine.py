@@ -6,7 +6,7 @@ Tokens are counted by the server that used them; what it did for an output that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milonga.config import EndpointSection, PolicySection
-from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Progress, Request
 from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import Client
@@ -107,6 +107,15 @@ class WithEndpoints(Engine):
                 undo.callback(endpoint.client.close)
                 endpoint.check()
             self._undo = undo.pop_all()
+
+    @property
+    def watch(self) -> Callable[[Progress], None] | None:
+        """Told by the inner engine alone: how far a server is, nobody knows."""
+        return self.inner.watch
+
+    @watch.setter
+    def watch(self, told: Callable[[Progress], None] | None) -> None:
+        self.inner.watch = told
 
     def close(self) -> None:
         self._undo.close()

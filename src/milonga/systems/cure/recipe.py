@@ -62,6 +62,7 @@ class Cure(Recipe):
     agents = {"generator": Coder, "tester": Tester}
     inference_only_if = {"tester": {"train_tester": False}}
     lead = "generator"
+    learns_along = ("tester",)
     overlap = Refused("each turn begins with a snapshot of what was just learned")
     tasks = ("code",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

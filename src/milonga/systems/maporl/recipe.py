@@ -74,6 +74,7 @@ class Maporl(Recipe):
     agents = dict.fromkeys(AGENTS, Debater)
     inference_only_if = {"partner": {"train": "lead", "formats": 0}}
     lead = "generator"
+    learns_along = ("partner",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
     published = {

@@ -68,6 +68,7 @@ class Mars(Recipe):
     pays_outcomes = True
     agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
+    learns_along = (READER,)
     tasks = ("haystack", "search")
     tools = True
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

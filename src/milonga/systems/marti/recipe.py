@@ -103,6 +103,7 @@ class Marti(Recipe):
     pays_format = ("generator", "partner", "refiner", "aggregator")
     inference_only_if = {agent: {"train": "generator", "formats": 0} for agent in agents.keys() - {"generator"}}
     lead = "generator"
+    learns_along = ("verifier", "refiner")
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     embedded_defaults = {"options": {"formats": 12, "noise": 0.3}}
     published = {

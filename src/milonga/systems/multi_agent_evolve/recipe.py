@@ -65,6 +65,7 @@ class MultiAgentEvolve(Recipe):
     truth = "none"
     agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
+    learns_along = ("verifier",)
     overlap = Refused("its proposer's questions come from a pool that every turn adds to")
     tasks = POSABLE
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

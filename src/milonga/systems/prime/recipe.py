@@ -78,6 +78,7 @@ class Prime(Recipe):
     pays_outcomes = True
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
+    learns_along = ("verifier",)
     overlap = Refused("its problems are those that are solved now and then, and its verifier learns from labels")
     bindings = {
         "own": ALLOWED,

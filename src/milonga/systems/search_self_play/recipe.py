@@ -90,6 +90,7 @@ class SearchSelfPlay(Recipe):
     agents = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
     pays_format = ("generator",)
     lead = "generator"
+    learns_along = ("proposer",)
     overlap = Refused("its proposer is paid for questions that are hard now, and reuses those of a pool")
     tasks = ("search",)
     tools = True

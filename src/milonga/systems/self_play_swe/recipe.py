@@ -79,6 +79,7 @@ class SelfPlaySwe(Recipe):
     pays_format = ("generator",)
     inference_only_if = {"injector": {"learn": "repair"}}
     lead = "generator"
+    learns_along = ("injector",)
     tasks = ("bugs",)
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = SelfPlaySweOptions
