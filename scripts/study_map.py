@@ -246,16 +246,23 @@ def draw_map(found: Mapping[str, Any]) -> str:
     return make_standalone(join_charts([cells, edge]))
 
 
-def print_map(found: Mapping[str, Any]) -> None:
-    """Print the cells, what was left out, and how far the map can be trusted."""
+def print_cells(cells: Sequence[Mapping[str, Any]]) -> None:
     print("| modulus | verifier | seeds | guessed | AUROC of steps, answers | sound above 0.5 | accuracy | sound accuracy |")
     print("|---" * 8 + "|")
-    for cell in found["cells"]:
+    for cell in cells:
         answers = "–" if cell["answers"] is None else f"{cell['answers']:.2f}"
         interval = "" if cell["interval"] is None else " [{:+.3f}, {:+.3f}]".format(*cell["interval"])
         place = f"{cell['mod']} | {cell['verifier']} | {cell['seeds']} | {cell['guessed']:.2f} | {cell['auroc']:.2f}, {answers}"
         broke = " against ".join(f"{cell[f'broke_{arm}']:.0%}" for arm in ARMS)
         print(f"| {place} | {broke} | {cell['accuracy']:+.3f} | {cell['gain']:+.3f}{interval} |")
+
+
+def print_map(found: Mapping[str, Any]) -> None:
+    """Print the cells, those that are not on the map too, the differences, and how far the map can be trusted."""
+    print_cells(found["cells"])
+    if found["others"]:
+        print("\nmeasured, and not on the map:\n")
+        print_cells(found["others"])
     for key, said in (("gain", "grpo"), ("co_trained", CONTROL)):
         if (mean := found[key]) is not None:
             print(f"\ntango - {said}: {mean['mean']:+.3f} [{mean['low']:+.3f}, {mean['high']:+.3f}], {mean['pairs']} pairs")
@@ -268,7 +275,7 @@ def print_map(found: Mapping[str, Any]) -> None:
 
 def print_left_out(room: Mapping[int, Row], left: LeftOut) -> None:
     for mod, one in room.items():
-        ends = ", ".join(f"{arm} {'–' if one[arm] is None else format(one[arm], '.3f')}" for arm in ("oracle", "grpo"))
+        ends = ", ".join(f"{arm} {one[arm]:.3f}" for arm in ("oracle", "grpo"))
         print(f"room, modulus {mod}: {ends}: {'testable' if one['testable'] else 'not testable'}")
     print(f"\nleft out: {len(left) or 'nothing'}")
     for what, why in left.items():
@@ -291,7 +298,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(
             "to be judged by a modulus left out, a surface of four coefficients needs two cells in each of three moduli"
         )
-    found = build_map(pairs) | {"room": {str(mod): one for mod, one in room.items()}, "left_out": left}
+    others = [summarise_cell(cell, own) for cell, own in group_by_cell(every).items() if cell not in cells]
+    found = build_map(pairs) | {"others": others, "room": {str(mod): one for mod, one in room.items()}, "left_out": left}
     print_map(found)
     write_atomically(args.out / "map.json", to_json(found) + "\n")
     write_atomically(args.out / "map.svg", draw_map(found))

@@ -139,7 +139,8 @@ def make_pair(cell: Cell, seed: int, place: Place, own: Mapping[str, Row]) -> Pa
 
 
 def measure_room(rows: Sequence[Row]) -> dict[int, dict[str, Any]]:
-    """Measure for each modulus whether there is room: mean sound accuracy at the end with exact step rewards, and of GRPO."""
+    """Measure for each modulus whether there is room: mean sound accuracy at the end with exact step rewards, and of GRPO. A
+    modulus that lacks either is not measured."""
     ends: dict[int, dict[str, list[float]]] = {}
     for row in rows:
         if row["finished"] and row["name"].startswith("room/") and row["last"].get(SOUND) is not None:
@@ -147,8 +148,8 @@ def measure_room(rows: Sequence[Row]) -> dict[int, dict[str, Any]]:
     found = {}
     for mod, own in sorted(ends.items()):
         oracle, grpo = (average(own.get(arm, [])) for arm in ("oracle", "grpo"))
-        known = oracle is not None and grpo is not None
-        found[mod] = {"oracle": oracle, "grpo": grpo, "testable": known and oracle - grpo >= ROOM and grpo <= CEILING}
+        if oracle is not None and grpo is not None:
+            found[mod] = {"oracle": oracle, "grpo": grpo, "testable": oracle - grpo >= ROOM and grpo <= CEILING}
     return found
 
 

@@ -157,6 +157,7 @@ def test_only_moduli_with_room_and_cells_of_three_pairs_are_on_the_map() -> None
     assert select_testable(found, measure_room(make_room(oracle=0.99, grpo=0.87)))[0] == [], "nothing is left to be gained"
     kept, left = select_testable(found, measure_room(room[2:]))
     assert len(kept) == 18 and left == {"modulus 20": "its room was not measured"}
+    assert select_testable(found, measure_room(room[1:]))[1] == left, "GRPO alone says nothing of the room"
 
 
 def test_a_surface_is_found_again() -> None:
@@ -197,12 +198,15 @@ def test_the_band_of_the_line_holds_it_and_grows_with_the_noise(tmp_path: Path, 
         widths.append(float((high - low).mean()))
     assert widths[0] < widths[1]
     rows += make_room()
+    rows += [make_row(arm, (97, "judge70"), 100, 0.3) for arm in pairs.ARMS]  # a cell of one pair, of a modulus without room
     rows += [make_row("sequential", cell, seed, 0.25, "sequential") for cell in CELLS for seed in range(2)]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     study_map.main([str(tmp_path), "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert "a modulus that was left out: error" in said and "tango - sequential: " in said and "18 pairs" in said
-    assert "left out: 100" in said and "- modulus 5, judge70, seed 104: tango and grpo not finished" in said
+    assert "left out: 100" in said and "- modulus 97: its room was not measured" in said
+    assert "- modulus 5, judge70, seed 104: tango and grpo not finished" in said
+    assert "not on the map" in said and "| 97 | judge70 | 1 | 0.50 |" in said
     assert "room, modulus 25: oracle 0.800, grpo 0.300: testable" in said
     found = json.loads((tmp_path / "map.json").read_text())
     assert len(found["cells"]) == 9 and len(found["pairs"]) == 45 and (tmp_path / "map.svg").read_text().startswith("<svg")
