@@ -3,7 +3,8 @@
 python scripts/study_table.py runs/pieces                      # the folder of the sweep
 python scripts/study_table.py runs/pieces verifier/f1 verifier/positive_rate
 
-Beside each end: in how many of its seeds the metric rose. An arm that has no finished run is left out.
+Means are over the seeds in which both were measured; beside each end: in how many of these the metric rose. An arm that has no
+finished run is left out.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def format_change(runs: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Format the start and the end of one metric: start → end (seeds in which it rose)."""
-    pairs = [(run["first"].get(f"eval/{metric}"), run["last"].get(f"eval/{metric}")) for run in runs]
-    start, end = mean([a for a, _ in pairs]), mean([b for _, b in pairs])
-    if end is None:
+    """Format the start and the end of one metric, of the seeds that have both: start → end (in how many of them it rose)."""
+    read = [(run["first"].get(f"eval/{metric}"), run["last"].get(f"eval/{metric}")) for run in runs]
+    pairs = [(start, end) for start, end in read if start is not None and end is not None]
+    start, end = mean([start for start, _ in pairs]), mean([end for _, end in pairs])
+    if start is None or end is None:
         return "–"
-    rose = sum(a is not None and b is not None and b > a for a, b in pairs)
-    return f"{'–' if start is None else f'{start:.2f}'} → {end:.2f} ({rose}/{len(pairs)})"
+    return f"{start:.2f} → {end:.2f} ({sum(b > a for a, b in pairs)}/{len(pairs)})"
 
 
 def write_table(runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import base_study
 import make_base
-from milonga.tasks.chain import make_problem
+from milonga.tasks.chain import Chain, ChainOptions, make_problem
 
 SIZES = {"0.4M": 0.36, "1.8M": 1.82, "7M": 7.4, "28M": 28.0}
 
@@ -79,3 +80,44 @@ def test_bases_are_measured_before_a_run(
     base_study.main([str(tmp_path), "--problems", "2"])
     row = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert row["judge"] == "judge50" and row["mod"] == 5 and {"auroc", "greedy", "unsound"} <= row.keys()
+    assert {"sound_accuracy", "step_auroc"} <= row.keys()
+
+
+def test_bases_are_admitted_by_what_they_solve_soundly_and_by_what_their_verifiers_tell_of_steps() -> None:
+    guessed, told = (0.9, 0.7, 0.6, 0.3, 0.4), (0.95, 0.85, 0.75, 0.65)
+    rows = [
+        {"judge": judge, "mod": mod, "greedy": 0.2, "unsound": share, "sound_accuracy": 0.1, "step_auroc": auroc}
+        for judge, auroc in zip(base_study.JUDGES, told, strict=True)
+        for mod, share in zip(base_study.MODULI, guessed, strict=True)
+    ]
+
+    def find(at: int = 20, **change: float | None) -> list[str]:
+        return base_study.find_faults([row | change if row["mod"] == at else row for row in rows])
+
+    assert find() == []
+    assert find(5, greedy=0.6) == ["greedy accuracy at modulus 5 is not below 0.6"]
+    assert find(25, unsound=None, sound_accuracy=0.0) == [], "a modulus without right answers has no share of guessed ones"
+    guessing = [row | {"accuracy": 0.2, "sound_accuracy": 0.0} for row in rows]
+    assert base_study.find_faults(guessing) == ["sound accuracy is 0.03 at 0 moduli, not at 3"], "right answers are no proof"
+    assert len(base_study.find_faults([row | {"unsound": 0.5} for row in rows])) == 1
+    assert find(step_auroc=None) == ["not every verifier can be read at modulus 20"]
+    assert len(find(step_auroc=0.5)) == 2, "at chance, and not apart"
+    assert find(100, step_auroc=0.5) == []
+
+
+def test_moduli_differ_in_how_far_answers_can_be_guessed_not_in_size_alone() -> None:
+    """Where one step of five is wrong: 2,000 solutions a modulus, some 500 of them right, a standard error of 0.02."""
+
+    def share(mod: int) -> float:
+        task, rng = Chain(ChainOptions(ops=base_study.OPS, mod=mod)), random.Random(0)
+        unsound = []
+        for number in range(2000):
+            errors = {k for k in range(base_study.OPS) if rng.random() < 0.2}
+            if task.demonstrate(task.problem("train", number), rng, errors).correct:
+                unsound.append(bool(errors))
+        return sum(unsound) / len(unsound)
+
+    shares = [share(mod) for mod in (97, 100, 25, 20, 5)]
+    assert sorted(base_study.MODULI) == [5, 20, 25, 97, 100]
+    assert shares == pytest.approx([0.14, 0.27, 0.41, 0.60, 0.69], abs=0.06)
+    assert all(high - low > 0.05 for low, high in itertools.pairwise(shares))

@@ -111,6 +111,22 @@ def test_figures_of_a_judge_by_hand() -> None:
     assert found.first_error_f1 == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
 
 
+def test_a_judge_that_calls_all_wrong_may_order_by_its_soft_verdicts() -> None:
+    """Hard verdicts tell nothing here, neither of solutions nor of steps."""
+    right, wrong = solve("a", "1", (True,)), solve("a", "2", (False,))
+
+    def soften(solution: Rollout, soft: float) -> Rollout:
+        parsed = Parsed(Verification((False,), False, soft=soft, soft_steps=(soft,)), 1.0)
+        return replace(check(solution, False, (False,)), parsed=parsed)
+
+    checks = [soften(right, 0.4), soften(right, 0.3), soften(wrong, 0.1), soften(wrong, 0.05)]
+    found = measure_judge(replace(ASKED, agent="verifier"), Rollouts(checks))
+    assert (found.auroc, found.soft_auroc, found.soft_step_auroc) == (0.5, 1.0, 1.0)
+    known = measure_judge(ASKED, Rollouts([*checks, check(wrong, None, None)]))
+    assert known.soft_auroc == 1.0, "what cannot be read has no soft verdict"
+    assert measure_judge(ASKED, Rollouts(checks[:2])).soft_auroc is None
+
+
 def test_a_scorer_has_no_lengths() -> None:
     given = Rollouts([replace(check(SOLUTIONS[0], True, (True,), 0.7), origin="given")])
     found = measure_judge(ASKED, given)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import milonga as package
 from helpers import Command
 from milonga.comparing import study
 from milonga.comparing.packing import pack, unpack
@@ -15,7 +17,9 @@ from milonga.comparing.pool import Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.study import StudyArm, fill_placeholders, order_runs, read_studies
 from milonga.comparing.sweep import (
+    EMBEDDED_TOKEN,
     GIB,
+    LOGIT,
     ROOM,
     Sweep,
     count_fitting,
@@ -27,6 +31,7 @@ from milonga.comparing.sweep import (
 )
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.health import BADGES
+from milonga.planning import find_shape
 from milonga.runfolder.files import JsonLines
 from milonga.tasks import make_task
 
@@ -328,6 +333,38 @@ def test_as_many_runs_as_memory_bears(tmp_path: Path, monkeypatch: pytest.Monkey
     assert estimate_memory(arms[0].arm.plan) == ROOM["embedded"]
     # 0.92 of 140 GiB is 64 times 2 GiB, of 5 GiB twice, of 1 GiB less than once.
     assert count_fitting(chosen, 140 * GIB) == 16 and count_fitting(chosen, 5 * GIB) == 2 and count_fitting(chosen, GIB) == 1
+
+
+def make_shape_folder(folder: Path, width: int, layers: int, vocabulary: int) -> str:
+    """A folder with the config of a Llama, without its weights."""
+    heads = width // 32
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "vocab_size": vocabulary, "num_attention_heads": heads}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(sizes | {"intermediate_size": 8 * width // 3, "tie_word_embeddings": True}))
+    return str(folder)
+
+
+def test_a_small_model_in_a_folder_takes_the_room_of_an_embedded_one_and_a_real_one_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milonga.comparing.sweep.count_cores", lambda: 16)
+    (arm, *_) = read(tmp_path)
+
+    def estimate(model: str) -> float:
+        sections = {name: one.model_copy(update={"model": model}) for name, one in arm.arm.plan.policies.items()}
+        return estimate_memory(replace(arm.arm.plan, policies=sections))
+
+    embedded = Path(package.__file__).parent / "embedded" / "base"
+    assert find_shape(str(embedded)).activation_bytes + LOGIT * 259 == EMBEDDED_TOKEN
+    small = estimate(make_shape_folder(tmp_path / "small", 192, 4, 259))
+    assert ROOM["embedded"] < small < 1.1 * ROOM["embedded"], "its 1.8M parameters take 40 MB"
+    wider = estimate(make_shape_folder(tmp_path / "wide", 576, 7, 259))
+    assert 3 * small < wider < ROOM["other"]
+    for model in (make_shape_folder(tmp_path / "real", 576, 30, 49152), "7b", "some/unknown-model"):
+        assert estimate(model) >= ROOM["other"]
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("{}")
+    assert estimate(str(tmp_path / "odd")) == ROOM["other"], "what cannot be told is taken to be large"
 
 
 def test_the_command_lists_runs_writes_a_table_and_packs(tmp_path: Path, milonga: Command) -> None:

@@ -509,6 +509,11 @@ def test_the_study_is_one_and_its_table_is_of_its_runs() -> None:
     head, _, *rows = script["write_table"](runs, ["verifier/f1", "verifier/auroc"])
     assert head == "| arm | seeds | verifier/f1 | verifier/auroc | tokens |"
     assert rows == ["| a-0/x | 2 | 0.50 → 0.55 (1/2) | – | 2.00M |"]
+    # One of the seeds has no start: neither its end nor its place in the count says anything of a change.
+    runs[0]["first"] = {}
+    assert list(script["write_table"](runs, ["verifier/f1"]))[2] == "| a-0/x | 2 | 0.50 → 0.40 (0/1) | 2.00M |"
+    runs[1]["last"] = {"compute/tokens": 2e6}
+    assert list(script["write_table"](runs, ["verifier/f1"]))[2] == "| a-0/x | 2 | – | 2.00M |"
 
 
 def test_effects_of_settings_that_were_switched_together() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +22,11 @@ from pydantic import Field
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.comparing.progress import Progress, read_last_turn
 from milonga.comparing.study import StudyArm, order_runs
-from milonga.config import EMBEDDED, PolicySection
+from milonga.config import is_embedded
 from milonga.errors import RunFolderError, UserError
 from milonga.health import find_health
 from milonga.interrupts import delay_interrupts
-from milonga.planning import find_shape
+from milonga.planning import Shape, find_shape
 from milonga.resolve import Plan
 from milonga.runfolder.files import JsonLines, write_atomically
 from milonga.runfolder.folder import RunFolder, read_config, write_signed_config
@@ -39,7 +40,12 @@ USED = 0.92
 """Share of a GPU's memory that is divided among runs; every process needs some besides."""
 ROOM = {"embedded": 2 * GIB, "other": 32 * GIB}
 """Bytes for the caches and activations of a run: with less it would work too, in smaller pieces. More runs of a large model at
-once would only share the same arithmetic."""
+once would only share the same arithmetic. A model of known shape gets as much more than an embedded one as a token of it takes
+more in a pass, at most what others get."""
+EMBEDDED_TOKEN = 29_720
+"""Bytes of a token of an embedded model in a pass: its activations, and its logits over 259 words."""
+LOGIT = 8
+"""Bytes of a token's logit and its gradient, for each word of the vocabulary."""
 BASE, COPY, WHOLE = 6, 2, 22
 """Bytes of a parameter: of a base with adapters (float32, and in half precision while one of them learns), of the copy that
 each of its adapters samples with, and of a policy that learns whole."""
@@ -266,20 +272,29 @@ def estimate_memory(plan: Plan) -> float:
     bases = {section.model for section in sections if section.lora is not None}
     weights = sum(BASE * _count_parameters(model) for model in bases)
     weights += sum((WHOLE if one.lora is None else COPY) * _count_parameters(one.model) for one in sections)
-    embedded = all(_is_embedded(section) for section in plan.policies.values())
-    return weights + ROOM["embedded" if embedded else "other"]
+    return weights + max(_estimate_room(section.model) for section in sections)
 
 
-def _is_embedded(section: PolicySection) -> bool:
-    return section.model.split("/")[0] == EMBEDDED
+def _estimate_room(model: str) -> float:
+    """Estimate the bytes for caches and activations of a run of this model; the most where its shape is not known."""
+    if is_embedded(model):
+        return ROOM["embedded"]
+    shape = _find_known_shape(model)
+    token = math.inf if shape is None else shape.activation_bytes + LOGIT * shape.vocabulary
+    return min(ROOM["other"], ROOM["embedded"] * max(1.0, token / EMBEDDED_TOKEN))
 
 
 def _count_parameters(model: str) -> float:
     """Count the parameters of a model in a folder or by its size's name; 0 for an embedded one, or one that cannot be told."""
+    shape = None if is_embedded(model) else _find_known_shape(model)
+    return 0.0 if shape is None else float(shape.parameters)
+
+
+def _find_known_shape(model: str) -> Shape | None:
     try:
-        return 0.0 if model.split("/")[0] == EMBEDDED else float(find_shape(model).parameters)
+        return find_shape(model)
     except UserError:
-        return 0.0
+        return None
 
 
 def measure_gpu() -> float:

@@ -82,6 +82,10 @@ class JudgeFigures(OutputFigures):
     accuracy_on_wrong: float | None
     first_error_f1: float | None
     """F1 of the first error, as ProcessBench counts it, where the task knows its steps."""
+    soft_auroc: float | None = None
+    """Of its soft verdicts against the grades: a verifier that calls all solutions wrong may still order them."""
+    soft_step_auroc: float | None = None
+    """Of its soft verdicts on steps against their truth, up to the first wrong one, where the task knows its steps."""
 
 
 def measure_solver(asked: Asked, solutions: Rollouts, greedy: Rollouts, group_answers: GroupAnswers) -> SolverFigures:
@@ -114,6 +118,8 @@ def measure_judge(asked: Asked, checks: Rollouts) -> JudgeFigures:
         accuracy_on_right=judged["accuracy_on_right"],
         accuracy_on_wrong=judged["accuracy_on_wrong"],
         first_error_f1=process_f1([said for said, _ in labelled], [label for _, label in labelled])["f1"],
+        soft_auroc=judged["soft_auroc"],
+        soft_step_auroc=judged["soft_step_auroc"],
     )
 
 

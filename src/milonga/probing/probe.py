@@ -53,7 +53,13 @@ SHARES = {
     "right solutions called right": "accuracy_on_right",
     "wrong solutions called wrong": "accuracy_on_wrong",
 }
-NUMBERS = {"format score": "format", "AUROC": "auroc", "F1 on first errors": "first_error_f1"}
+NUMBERS = {
+    "format score": "format",
+    "AUROC": "auroc",
+    "AUROC of soft verdicts": "soft_auroc",
+    "AUROC of soft step verdicts": "soft_step_auroc",
+    "F1 on first errors": "first_error_f1",
+}
 TOKENS = {"mean tokens": "length", "95th percentile of tokens": "length_95", "limit of tokens": "limit"}
 
 
