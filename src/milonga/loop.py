@@ -46,6 +46,9 @@ from milonga.schedule import Action, Cursor, Phase
 from milonga.timeline import Timeline
 from milonga.types import Floats, Rollouts, TrainBatch, Verification
 
+ON_START = ("start_balanced_accuracy", "start_soft_auroc")
+"""Of a verifier on the first solutions of its generator, which stay the same; only some recipes measure them."""
+
 
 @dataclass
 class Place:
@@ -509,7 +512,11 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
             name: change(f"generator/{name}")
             for name in ("accuracy", "reward", "sound_accuracy", "greedy_accuracy", "step_accuracy")
         },
-        "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "soft_auroc", "step_accuracy")},
+        "verifier": {
+            name: change(f"verifier/{name}")
+            for name in ("f1", "balanced_accuracy", "soft_auroc", "step_accuracy", *ON_START)
+            if name not in ON_START or f"eval/verifier/{name}" in last
+        },
         "hacking_gap": change("hacking_gap"),
         "compute": {what: engine.ledger.total(what) for what in ("tokens", "flops")},
     }

@@ -26,6 +26,8 @@ HEADLINE = (
     ("verifier F1 on first errors (sampled)", "verifier/f1"),
     ("verifier balanced accuracy", "verifier/balanced_accuracy"),
     ("verifier AUROC of soft verdicts", "verifier/soft_auroc"),
+    ("verifier balanced accuracy, first solutions", "verifier/start_balanced_accuracy"),
+    ("verifier AUROC, first solutions", "verifier/start_soft_auroc"),
     ("hacking gap (verifier's score - true accuracy)", "hacking_gap"),
 )
 """The headline metrics of a run: (label, metric name below `eval/`)."""
