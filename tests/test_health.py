@@ -101,6 +101,11 @@ def test_what_cannot_be_read_may_be_paid_by_rewards_of_ones_own() -> None:
     own = {"rewards": [{"function": "mine.py:short", "weight": 1.0}]}
     (found,) = find(rows, settings=own)
     assert not found.severe and "another model" not in str(found) and find(rows)[0].severe
+    # Whom they pay besides the generator, the flow of credit says.
+    flow = {"flow/rewards>partner": 1.0, "flow/answers>verifier": 1.0}
+    unread = {"rollouts/partner/invalid_rate": 1.0, "rollouts/verifier/invalid_rate": 1.0}
+    found_all = find([row | flow | unread for row in make_rows()], settings=own)
+    assert {one.subject: one.severe for one in found_all} == {"partner": False, "verifier": True}
 
 
 def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None:

@@ -26,6 +26,7 @@ from milonga.systems.index import RECIPES
 from milonga.tasks.base import ANSWERS
 from milonga.tasks.functions import COLUMNS, RewardFunction, load_rewards, sum_rewards
 from milonga.types import Grade, Problem, Rollout, Rollouts
+from short import SHORT, short_loop
 
 NAN = math.nan
 ROWS = [{"question": f"{a}+{b}%100", "answer": str(a + b), "hint": a} for a in range(10) for b in range(10)]
@@ -201,6 +202,22 @@ def test_rewards_pay_where_nothing_is_known_and_accuracy_is_not_measured(tmp_pat
     assert {key for key in row if key.startswith("flow/")} == {"flow/rewards>generator"}
     measured = milonga.evaluate(tmp_path / "run", split="dev", problems=2)
     assert measured["generator/accuracy"] is None and measured["generator/reward"] > 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flow"),
+    [
+        ("maporl", {"rewards>generator", "rewards>partner"}),
+        ("tango", {"rewards>generator", "verifier>generator", "answers>verifier"}),  # a judge is paid by what is true
+    ],
+)
+def test_credit_by_rewards_is_named_so_for_all_whom_they_pay(recipe: str, flow: set[str], tmp_path: Path) -> None:
+    rewards = {"rewards": [{"function": f"{write(tmp_path)}:length", "weight": 1.0}], "binding": "own"}
+    with short_loop(recipe, tmp_path / "run", rewards) as loop:
+        for _ in range(SHORT[recipe].turns):
+            loop.run_turn()
+    keys = {key for row in loop.rows for key in row if key.startswith("flow/")}
+    assert {key.removeprefix("flow/") for key in keys if "demonstrations" not in key} == flow
 
 
 def test_unknown_rewards_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from milonga.errors import UserError
 from milonga.evals.metrics import mean
 from milonga.objectives import make_objective
+from milonga.runfolder.flow import PREFIX, REWARDS
 from milonga.runfolder.record import Record, Row, to_number
 from milonga.text import format_share
 
@@ -292,7 +293,8 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
 
 def _pays_own_rewards(run: _Run, agent: str) -> bool:
     """Whether reward functions of the user's own pay this agent, whatever can be read."""
-    return agent == "generator" and bool(run.get("rewards"))
+    paid = agent == "generator" or any(run.latest(f"{PREFIX}{REWARDS}>{agent}"))
+    return paid and bool(run.get("rewards"))
 
 
 def _advise_on_reading(run: _Run, agent: str) -> dict[str, Any]:

@@ -317,7 +317,7 @@ class Loop:
         learned: dict[str, list[_Learned]] = {}
         signals = total = 0
         for train_batch in self.credit(ctx, rollouts):
-            if self.config.rewards and train_batch.policy == self.plan.agents[self.recipe.solving]:
+            if self.config.rewards and self.is_paid_outcomes(train_batch):
                 train_batch = replace(train_batch, sources=_name_rewards(train_batch.sources))
             if self.config.control == "shuffled":
                 train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
@@ -352,6 +352,12 @@ class Loop:
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
         return row, advantages
+
+    def is_paid_outcomes(self, train_batch: TrainBatch) -> bool:
+        """Whether a batch is paid what its rollouts, or what came of them, earned. Judges are paid by what is true, and who
+        imitates is not paid."""
+        agents = {rollout.agent for rollout in train_batch.rollouts}
+        return train_batch.advantages is not None and not any(self.plan.roles[agent].judges for agent in agents)
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
         self.folder.metrics.append(row)

@@ -183,8 +183,8 @@ def _run_until(
             while not (is_over() or stop.is_asked) and pool.has_room and (run := work.take_next(pool.running)):
                 try:
                     config = work.config(run)
-                except UserError as error:  # the report of its reference cannot be read: the others are as they were
-                    work.failed[run] = str(error)
+                except UserError as unknown:  # the report of its reference cannot be read: the others are as they were
+                    work.failed[run] = str(unknown)
                     lost.append(run)
                     continue
                 progress.begin(run)

@@ -84,15 +84,13 @@ class Cure(Recipe):
     measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")
 
     def schedule(self) -> Schedule:
-        """Snapshot each policy with `kl_from=phase` at the start of every turn. The KL to that snapshot is what the release
-        has; it then has no gradient."""
+        """Snapshot policies with `kl_from=phase` as every turn starts: the release's KL to such a snapshot has no gradient."""
         asked = {self.policies[agent] for agent in self.agents if self.objectives[agent].loss.kl_from == PHASE}
         return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
 
     def is_post_stage(self, ctx: Context) -> bool:
         """Return whether the post stage has begun (`post_stage_at`)."""
-        at = self.options.post_stage_at
-        return at is not None and isinstance(ctx.turn, int) and ctx.turn > at
+        return self.options.post_stage_at is not None and isinstance(ctx.turn, int) and ctx.turn > self.options.post_stage_at
 
     def rollout(self, ctx: Context) -> Rollouts:
         problems = ctx.problems()
