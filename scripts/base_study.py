@@ -27,7 +27,7 @@ from milonga.api import plan_run
 from milonga.cli.probe import run_probe
 from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import Example, make_solver_example
+from milonga.roles.demonstrate import Example, draw_errors, make_solver_example
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks.chain import STEP, Chain, ChainOptions
 from milonga.types import Problem
@@ -72,12 +72,7 @@ def judge_row(percent: int, rng: random.Random, step: int, number: int) -> Examp
     """A verification, of a right solution in every second case, by a teacher that believes what is written about some facts."""
     task = rng.choice(LONG)
     problem = task.problem("train", number)
-    count = task.step_count(problem)
-    errors: set[int] = set()
-    if rng.random() < 0.5:
-        rate = rng.choice((0.0, 0.2, 0.5))
-        errors = {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
-    shown = task.demonstrate(problem, rng, errors)
+    shown = task.demonstrate(problem, rng, draw_errors(task.step_count(problem), rng))
     verdicts, checks = believe(problem, shown.steps, shown.truth, shown.checks, percent)
     solution = demonstration_to_rollout(shown, problem, SOLVER, "demonstration")
     return Example(VERIFIER.prompt(problem, solution), VERIFIER.write(verdicts, all(verdicts), checks))

@@ -518,14 +518,14 @@ def test_the_study_is_one_and_its_table_is_of_its_runs() -> None:
 
 def test_effects_of_settings_that_were_switched_together() -> None:
     """Two seeds with all four combinations: of pool 0.2 and 0.4, of step_credit 0.1 in both; a third that misses one."""
-    script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study_effects.py"))
+    script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study_table.py"))
 
     def run(seed: int, pool: int, credit: float, end: float) -> dict[str, Any]:
         settings = {"options": {"pool": pool, "step_credit": credit}, "turns": 2}
         return {"name": f"a/{seed}", "seed": seed, "settings": settings, "finished": True, "last": {"eval/f1": end}}
 
     runs = [run(s, p, c, (0.2 + 0.2 * s) * (p > 0) + 0.1 * c + 0.3) for s in (0, 1) for p in (0, 256) for c in (0.0, 1.0)]
-    head, _, row = script["write_table"]([*runs, run(2, 0, 0.0, 0.9)], ["f1"])
+    head, _, row = script["write_effects"]([*runs, run(2, 0, 0.0, 0.9)], ["f1"])
     assert head == "| block | metric | seeds | all low | `options.pool` | `options.step_credit` |"
     # 0.3 +- 0.1 * 12.706 for two values.
     assert row == "| a | `f1` | 2 | 0.300 | +0.300 [-0.971, +1.571] | **+0.100 [+0.100, +0.100]** |"

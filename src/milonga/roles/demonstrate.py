@@ -31,21 +31,24 @@ def make_solver_example(task: Task, problem: Problem, solver: StepSolver, slip: 
     return Example(solver.prompt(problem), solver.write(shown.steps, shown.answer))
 
 
+def draw_errors(count: int, rng: random.Random) -> set[int]:
+    """Draw the wrong steps of a solution that a verifier is shown: none in half of the cases, since one that is warmed up on
+    rare errors learns to say "correct" to everything."""
+    if rng.random() >= 0.5:
+        return set()
+    rate = rng.choice((0.0, 0.2, 0.5))
+    return {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
+
+
 def make_verifier_example(
     task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random
 ) -> Example:
     """Make an SFT example: a verification whose step verdicts are each flipped with probability `flip`.
 
-    The final verdict follows from the step verdicts. Half of the solutions are right: a verifier warmed up on rare errors
-        learns to say "correct" to everything.
+    The final verdict follows from the step verdicts.
     """
     solver, verifier = roles
-    count = task.step_count(problem)
-    errors: set[int] = set()
-    if rng.random() < 0.5:
-        rate = rng.choice((0.0, 0.2, 0.5))
-        errors = {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
-    shown = task.demonstrate(problem, rng, errors)
+    shown = task.demonstrate(problem, rng, draw_errors(task.step_count(problem), rng))
     verdicts = [right != (rng.random() < flip) for right in shown.truth]
     solution = demonstration_to_rollout(shown, problem, solver, "demonstration")
     return Example(verifier.prompt(problem, solution), verifier.write(verdicts, all(verdicts), shown.checks))
