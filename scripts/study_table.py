@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder of the sweep")
     parser.add_argument("metrics", nargs="*", help="names of metrics, without eval/", default=METRICS)
     parser.add_argument("--effects", action="store_true", help="of settings that were switched together")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     runs = [json.loads(line) for line in (args.folder / "runs.jsonl").read_text().splitlines()]
     write = write_effects if args.effects else write_table
     print(*write(runs, args.metrics or METRICS), sep="\n")
