@@ -69,7 +69,8 @@ def judge_today(found: dict[str, Any]) -> dict[str, Any]:
     """Return the verdict on kept runs. Those that are older than conditions are judged by the conditions and the smallest
     difference that their claim states today; the problems could not be resampled in any of them."""
     if "conditions" in found:
-        return {"verdict": found["verdict"], "unmet": found["unmet"], "unknown": []}
+        unknown = ["no pilot has shown that it can be tested"] if found["conditions"] == "not checked" else []
+        return {"verdict": found["verdict"], "unmet": found["unmet"], "unknown": unknown}
     claim: Claim = CLAIMS.get(found["claim"])
     measured = [found["measured"].get(arm, {}) for arm in found["arms"]]
 
@@ -176,10 +177,12 @@ def paragraph(found: dict[str, Any]) -> str:
     # Plots of the first claims were kept as PNG.
     image = next(f"claim-{name}.{kind}" for kind in ("svg", "png") if (DOCS / "images" / f"claim-{name}.{kind}").exists())
     because = f": {'; '.join(found['today']['unmet'])}" if found["today"]["unmet"] else ""
+    because += "".join(f" ({said})" for said in found["today"]["unknown"] if not found["today"]["unmet"])
     pairs = found.get("pairs", len(found["seeds"]))
+    measured = f"{pairs} seeds: {change} in `{found['metric']}`, {found['better']} is better; "
+    measured += f"a difference of {least} could have been seen. "
     return (
-        f"**{today.capitalize()}**{because}.{before} {pairs} seeds: {change} in `{found['metric']}`, "
-        f"{found['better']} is better; a difference of {least} could have been seen. {values}.\n\n"
+        f"**{today.capitalize()}**{because}.{before} {measured if pairs else 'In the pilot: '}{values}.\n\n"
         f"![{name}](../../../../docs/images/{image})"
     )
 

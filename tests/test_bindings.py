@@ -37,6 +37,23 @@ def test_who_learns_is_known_before_a_run(recipe: str) -> None:
     assert set(resolve([case.settings, {"recipe": recipe, "turns": case.turns}]).list_learning_policies()) == case.learners
 
 
+@pytest.mark.parametrize(
+    ("recipe", "options", "learners"),
+    [
+        ("prime", {"prm_update": "none"}, {"generator"}),
+        ("prime", {"prm_update": "none", "prm_warmup": 2}, {"generator", "verifier"}),
+        ("mars", {"train": "planner", "formats": 0}, {"generator"}),
+        ("mars", {"train": "reader", "formats": 0}, {"reader"}),
+        ("mars", {"train": "reader", "formats": 2}, {"generator", "reader"}),
+        ("search_self_play", {"train": "solver"}, {"generator"}),
+        ("search_self_play", {"train": "proposer"}, {"proposer"}),
+    ],
+)
+def test_who_is_left_as_it_was_is_known_before_a_run(recipe: str, options: dict[str, Any], learners: set[str]) -> None:
+    plan = resolve([{"recipe": recipe, "binding": "own", "options": options}])
+    assert set(plan.list_learning_policies()) == learners
+
+
 @pytest.mark.parametrize(("recipe", "binding"), DECLARED)
 def test_with_every_binding_those_who_learn_move_and_nobody_else(recipe: str, binding: str, tmp_path: Path) -> None:
     if binding == "lora":

@@ -24,6 +24,7 @@ from milonga.claims import (
     count_reached,
     count_seeds,
     find_deciding_p,
+    find_visible,
     judge_claim,
     judge_reached,
     list_seeds,
@@ -132,8 +133,9 @@ def test_the_seeds_of_a_claim_follow_from_its_spread() -> None:
     # To show 0.1 takes five seeds; to rule out 0.05 where there is nothing, (1.895 + 0.896) * 0.05 / sqrt(8) = 0.0493, eight.
     assert count_seeds(some_claim(effect=0.1, spread=0.05)) == 8
     assert count_seeds(some_claim(spread=0.5)) == MOST_SEEDS and count_seeds(some_claim(threshold=0.5)) == 8
-    assert len(plan_claim(some_claim(spread=0.05), 3).seeds) == 3
-    # What the spread is known from is not counted again.
+    # What the spread is known from is not counted again, however many seeds are asked for.
+    assert plan_claim(some_claim(spread=0.05), "3").seeds == plan_claim(some_claim(spread=0.05), 3).seeds == (200, 201, 202)
+    assert plan_claim(some_claim(spread=0.05), "100,104").seeds == (100, 104)
     assert list_seeds(some_claim()) == tuple(range(100, 105))
     assert plan_claim(some_claim(spread=0.05)).seeds == list_seeds(some_claim(spread=0.05)) == tuple(range(200, 210))
 
@@ -142,11 +144,13 @@ def test_the_seeds_of_a_claim_follow_from_its_spread() -> None:
     ("fields", "said"),
     [
         ({"arms": ("tango",)}, "has 1 arms"),
+        ({"arms": ("tango", "tango")}, "has an arm twice"),
+        ({"conditions": (Condition("it is bad"),)}, "“it is bad” has no bound"),
         ({"matters": 0.0}, "matters is 0.0"),
         ({"effect": 0.03}, "one below 0.05 does not matter"),
         ({"effect": -0.1}, "lower `matters` or raise `effect`"),
         ({"spread": -1.0}, "spread is -1.0"),
-        ({"conditions": (Condition("it is bad", Measured(arm=2)),)}, "a condition is on arm 2"),
+        ({"conditions": (Condition("it is bad", Measured(arm=2), most=1),)}, "a condition is on arm 2"),
         ({"conditions": (LEARNS,), "higher": False}, "higher is better"),
     ],
 )
@@ -162,6 +166,14 @@ def test_an_interval_of_another_level_is_that_of_the_same_values(values: list[fl
     assert stats.narrow_interval(whole, len(values), stats.LEVEL) == pytest.approx(whole)
     low, high = stats.narrow_interval(whole, len(values), 0.9)
     assert whole[0] - 1e-12 <= low <= high <= whole[1] + 1e-12
+
+
+def test_what_few_seeds_can_show_is_said(milonga: Command) -> None:
+    """Twenty seeds that spread by 0.5 show (2.093 + 0.861) * 0.5 / sqrt(20) = 0.330."""
+    assert find_visible(some_claim(spread=0.5), 20) == pytest.approx(0.330, abs=5e-4)
+    assert find_visible(some_claim(), 20) is None and find_visible(some_claim(spread=0.5), 2) is None
+    (row,) = milonga("claim", "asl", "--list", "--json").json["claims"]
+    assert len(row["seeds"]) == MOST_SEEDS and row["visible"] > 0.4 > row["matters"]
 
 
 # What must be so first.
@@ -189,9 +201,9 @@ def test_a_condition_says_what_was_measured_and_what_should_be() -> None:
     ]
     # Bounds are inclusive, 0.84 - 0.86 is -0.02, and of what nobody measured nothing is said but that.
     unmet, unknown = check_conditions(claim, reader({("", 1, False): 0.84, ("", 1, True): 0.86}))
-    assert unmet == [] and unknown == ["what it is compared with picks worse than blind choice: not measured"]
+    assert unmet == [] and unknown == ["it was not measured whether what it is compared with picks worse than blind choice"]
     assert check_conditions(some_claim(conditions=(ROOM,)), reader({("", 1, False): 0.85})) == ([], [])
-    assert check_conditions(claim, reader({})) == ([], [f"{each.why}: not measured" for each in claim.conditions])
+    assert check_conditions(claim, reader({})) == ([], [f"it was not measured whether {each.why}" for each in claim.conditions])
 
 
 def test_a_bound_is_missed_by_more_than_the_error_of_the_seeds() -> None:
@@ -231,7 +243,8 @@ def test_every_claim_can_be_planned(name: str, full: bool) -> None:
     assert claim.recipe == name and 2 <= len(claim.arms) <= 3 and claim.says.endswith(".")
     assert any(arm.recipe == name for arm in comparison.arms)
     assert comparison.reference.plan.config.eval.split == "test"
-    assert comparison.seeds == (100, 101, 102, 103, 104) and math.isfinite(claim.turns)
+    first = 100 if claim.spread is None else 200
+    assert comparison.seeds == tuple(range(first, first + 5)) and math.isfinite(claim.turns)
 
 
 @pytest.mark.parametrize("name", list(CLAIMS))
@@ -241,7 +254,7 @@ def test_every_claim_has_conditions_that_its_pilot_measures(name: str) -> None:
 
 
 def test_a_condition_on_what_no_arm_measures_is_refused() -> None:
-    claim = some_claim(conditions=(Condition("it is not there", Measured("eval/verifier/f2", arm=0)),))
+    claim = some_claim(conditions=(Condition("it is not there", Measured("eval/verifier/f2", arm=0), most=1),))
     with pytest.raises(ConfigError, match=r"'eval/verifier/f2', which 'tango' has not.*verifier/f1"):
         plan_pilot(claim)
     assert plan_pilot(some_claim()) is None
@@ -280,6 +293,8 @@ def test_a_pilot_decides_whether_the_seeds_are_run(milonga: Command, tmp_path: P
         "claim", f"{tmp_path / 'unmet.py'}:CLAIM", "--out", str(tmp_path / "more"), "--seeds", "100,", "--anyway", "--json"
     )
     assert unchecked.json["conditions"] == "not checked" and "No pilot has shown" in unchecked.err
+    assert "No pilot has shown that it can be tested" in (tmp_path / "more" / "report.html").read_text()
+    assert judge_today(unchecked.json)["unknown"] == ["no pilot has shown that it can be tested"]
 
 
 def test_a_bad_folder_is_found_before_the_pilot(milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,9 +316,14 @@ def test_a_pilot_whose_runs_fail_meets_no_condition(tmp_path: Path, monkeypatch:
     assert pilot is not None
     found = check_claim(claim, pilot, tmp_path)
     assert found is not None and found["unmet"] == [
-        "nothing is left to be gained: not measured",
+        "it was not measured whether nothing is left to be gained",
         "a run of the pilot failed: grpo, seed 1: memory",
     ]
+    # The same pilot, whole: what the unfinished one said is gone.
+    assert (tmp_path / "claim.json").is_file()
+    monkeypatch.setattr("milonga.claims.run_planned_comparison", lambda *given: result | {"failed": []})
+    monkeypatch.setattr("milonga.claims.check_conditions", lambda *given: ([], []))
+    assert check_claim(claim, pilot, tmp_path) is None and not (tmp_path / "claim.json").exists()
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

@@ -106,6 +106,10 @@ def test_what_cannot_be_read_may_be_paid_by_rewards_of_ones_own() -> None:
     unread = {"rollouts/partner/invalid_rate": 1.0, "rollouts/verifier/invalid_rate": 1.0}
     found_all = find([row | flow | unread for row in make_rows()], settings=own)
     assert {one.subject: one.severe for one in found_all} == {"partner": False, "verifier": True}
+    # Where all share one policy, its flow is that of all but the judge.
+    shared = {"flow/rewards>generator": 1.0, "rollouts/reader/invalid_rate": 1.0, "rollouts/verifier/invalid_rate": 1.0}
+    found_all = find([row | shared for row in make_rows()], settings=own | {"policies": {"generator": {}}})
+    assert {one.subject: one.severe for one in found_all} == {"reader": False, "verifier": True}
 
 
 def test_each_finding_has_its_sentence_with_the_figure_and_its_setting() -> None:

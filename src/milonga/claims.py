@@ -61,13 +61,26 @@ def list_seeds(claim: Claim) -> tuple[int, ...]:
     return tuple(range(first, first + count_seeds(claim)))
 
 
+def find_visible(claim: Claim, seeds: int) -> float | None:
+    """Find the smallest difference that so many seeds show in 80 % of all experiments, if its spread is known."""
+    return None if claim.spread is None or seeds < stats.FEWEST_PAIRS else stats.detectable_effect(seeds, claim.spread)
+
+
+def _choose_seeds(claim: Claim, seeds: int | str | None) -> str | tuple[int, ...]:
+    """The planned seeds; so many, from the first of these on; or those that are named."""
+    if isinstance(seeds, str) and not seeds.strip().isdigit():
+        return seeds
+    planned = list_seeds(claim)
+    return planned if seeds is None else tuple(range(planned[0], planned[0] + int(seeds)))
+
+
 def plan_claim(
     claim: Claim, seeds: int | str | None = None, full: bool = False, device: str | None = None, sampler: str | None = None
 ) -> Comparison:
     """Plan a claim as a comparison: everything is checked, nothing is loaded or written. A claim is about so many turns of the
     lead agent, whatever they cost; that is shown beside it."""
     arms = [*claim.arms, *(claim.more if full else ())]
-    return _plan(claim, arms, list_seeds(claim) if seeds is None else seeds, device, sampler, {})
+    return _plan(claim, arms, _choose_seeds(claim, seeds), device, sampler, {})
 
 
 def plan_pilot(claim: Claim, device: str | None = None, sampler: str | None = None) -> Comparison | None:
@@ -116,13 +129,13 @@ def check_conditions(claim: Claim, read: Callable[[Measured], Sequence[float]]) 
     `read` gives a measured number of every seed.
 
     A bound is missed where the mean over seeds lies beyond it by more than its standard error: of comparators that are exactly
-    as good as they have to be, few are sent away.
+    as good as they have to be, three seeds send one in five away.
     """
     unmet, unknown = [], []
     for condition in claim.conditions:
         values, less = read(condition.of), [] if condition.minus is None else read(condition.minus)
         if not values or (condition.minus is not None and not less):
-            unknown.append(f"{condition.why}: not measured")
+            unknown.append(f"it was not measured whether {condition.why}")
         elif (bound := _find_missed(condition, values, less)) is not None:
             unmet.append(f"{condition.why}: {_say_measured(claim, condition, values, less)} {bound}")
     return unmet, unknown
@@ -177,6 +190,8 @@ def check_claim(
         *(f"a run of the pilot failed: {run['arm']}, seed {run['seed']}: {run['error']}" for run in result["failed"]),
     ]
     if not unmet:
+        (out / "claim.json").unlink(missing_ok=True)  # that of an earlier, unfinished pilot
+        write_report_safely(out, print_warning)
         return None
     found = summarise_claim(claim, result, "unmet", unmet)
     _keep(found, out)

@@ -293,7 +293,8 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
 
 def _pays_own_rewards(run: _Run, agent: str) -> bool:
     """Whether reward functions of the user's own pay this agent, whatever can be read."""
-    paid = agent == "generator" or any(run.latest(f"{PREFIX}{REWARDS}>{agent}"))
+    names = [agent] if agent == "verifier" else [agent, run.policy_of(agent)]  # a judge may share a policy, but not its pay
+    paid = agent == "generator" or any(any(run.latest(f"{PREFIX}{REWARDS}>{name}")) for name in names if name)
     return paid and bool(run.get("rewards"))
 
 

@@ -39,15 +39,12 @@ from milonga.runfolder.flow import REWARDS
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import make_note
 from milonga.runfolder.origin import Origin
-from milonga.runfolder.record import Row
+from milonga.runfolder.record import HEADLINE, Row
 from milonga.runfolder.seals import list_lost_turns, seal_files
 from milonga.runfolder.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.timeline import Timeline
 from milonga.types import Floats, Rollouts, TrainBatch, Verification
-
-ON_START = ("start_balanced_accuracy", "start_soft_auroc")
-"""Of a verifier on the first solutions of its generator, which stay the same; only some recipes measure them."""
 
 
 @dataclass
@@ -506,6 +503,9 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     first, last = rows[0], measured[-1] if measured else {}  # a start that was lost is unknown, and not the next evaluation
 
+    # What only some recipes measure is in their summaries alone.
+    own = [metric.removeprefix("verifier/") for _, metric in HEADLINE if "/start_" in metric and f"eval/{metric}" in last]
+
     def change(metric: str) -> dict[str, Any]:
         return {"start": first.get(f"eval/{metric}"), "end": last.get(f"eval/{metric}")}
 
@@ -519,9 +519,7 @@ def _summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, An
             for name in ("accuracy", "reward", "sound_accuracy", "greedy_accuracy", "step_accuracy")
         },
         "verifier": {
-            name: change(f"verifier/{name}")
-            for name in ("f1", "balanced_accuracy", "soft_auroc", "step_accuracy", *ON_START)
-            if name not in ON_START or f"eval/verifier/{name}" in last
+            name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "soft_auroc", "step_accuracy", *own)
         },
         "hacking_gap": change("hacking_gap"),
         "compute": {what: engine.ledger.total(what) for what in ("tokens", "flops")},

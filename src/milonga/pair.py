@@ -105,9 +105,10 @@ class Verdict:
 
     @property
     def probability(self) -> float | None:
-        """Probability that the solution is right: the mean over parsed checks of their scores, or of how sure their words are:
-        of all steps together, or of the whole where there are none. So one check is not certain of what it was just as likely
-        not to say, unless an endpoint does not say how likely its words were."""
+        """Probability that the solution is right: the mean over parsed checks of their scores, or of how sure their words are.
+        In prose that is the verdict on the whole, or where there is none all steps together; in other dialects all steps
+        together, or where there are none the whole. So one check is not certain of what it was just as likely not to say,
+        unless an endpoint does not say how likely its words were."""
         return mean([soft for value in self.values if (soft := get_soft_verdict(value)) is not None])
 
     @property

@@ -46,6 +46,10 @@ UNSAID = Refused("its class does not say, by `overlap`, that its turns need noth
 """What a class that declares nothing says about asynchronous rollouts."""
 
 
+def _fits(wanted: Mapping[str, Any] | None, options: Any) -> bool:
+    return wanted is not None and all(getattr(options, name) == value for name, value in wanted.items())
+
+
 class Recipe(ABC):
     """Subclass, set the class attributes, and write `schedule`, `rollout` and `credit`."""
 
@@ -92,6 +96,8 @@ class Recipe(ABC):
     learns_along: ClassVar[tuple[str, ...]] = ()
     """Agents that learn in turns of others, where they take part and are not used for inference only. Who has turns, the
     schedule says."""
+    frozen_if: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Agents that never learn where the recipe's options have these values: agent to option to value."""
     inference_only: ClassVar[tuple[str, ...]] = ()
     """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
     are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
@@ -115,9 +121,12 @@ class Recipe(ABC):
     @classmethod
     def is_inference_only(cls, agent: str, options: Any) -> bool:
         """Whether an agent is used for inference only under these options."""
-        wanted = cls.inference_only_if.get(agent)
-        fits = wanted is not None and all(getattr(options, name) == value for name, value in wanted.items())
-        return agent in cls.inference_only or fits
+        return agent in cls.inference_only or _fits(cls.inference_only_if.get(agent), options)
+
+    @classmethod
+    def is_frozen(cls, agent: str, options: Any) -> bool:
+        """Whether an agent never learns under these options, whoever has the turn."""
+        return cls.is_inference_only(agent, options) or _fits(cls.frozen_if.get(agent), options)
 
     @classmethod
     def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:

@@ -75,8 +75,8 @@ class Plan:
         counted, recipe = self.count_turns(), self.recipe
         phases = self.schedule.intro + self.schedule.cycle
         learners = {phase.learner for phase in phases if phase.turns != 0} if counted is None else {*+counted}
-        along = {agent for agent in recipe.learns_along if not recipe.is_inference_only(agent, recipe.options)}
-        learning = {policy for agent, policy in self.agents.items() if agent in learners | along}
+        learners |= {*recipe.learns_along}
+        learning = {p for agent, p in self.agents.items() if agent in learners and not recipe.is_frozen(agent, recipe.options)}
         return [policy for policy in self.policies if policy in learning]
 
     def describe_turns(self) -> str:

@@ -14,7 +14,7 @@ from milonga.text import format_number
 
 def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
     """List all claims with what they say; or one, with its arms, metric, seeds and conditions."""
-    from milonga.claims import describe_condition, list_seeds
+    from milonga.claims import describe_condition, find_visible, list_seeds
     from milonga.systems.custom import find_claim
     from milonga.systems.index import CLAIMS
 
@@ -27,6 +27,8 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
             "metric": claim.metric,
             "turns": claim.turns,
             "seeds": list(list_seeds(claim)),
+            "matters": claim.matters,
+            "visible": find_visible(claim, len(list_seeds(claim))),
             "conditions": [describe_condition(claim, condition) for condition in claim.conditions],
             "more": list(claim.more),
             "gpu": claim.gpu,
@@ -60,7 +62,7 @@ def try_claim(
     console: Console,
 ) -> dict[str, Any]:
     """Check the claim's conditions in a pilot run, beside the folder of its own runs; then test it, if they are met."""
-    from milonga.claims import check_claim, plan_claim, plan_pilot, run_claim
+    from milonga.claims import check_claim, find_visible, plan_claim, plan_pilot, run_claim
     from milonga.comparing.arms import check_folder
     from milonga.systems.custom import find_claim
 
@@ -68,6 +70,14 @@ def try_claim(
     comparison, pilot = plan_claim(claim, seeds, full, device, sampler), plan_pilot(claim, device, sampler)
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
         console.print(f"the claim of '{claim.recipe}' wants a GPU: on a CPU it takes hours")
+    visible = find_visible(claim, len(comparison.seeds))
+    if visible is not None and visible > claim.matters:
+        console.print(
+            f"{len(comparison.seeds)} seeds show a difference of {format_number(visible)} or more in 80 % of all experiments; "
+            f"{claim.matters:g} would matter.",
+            highlight=False,
+            soft_wrap=True,
+        )
     folder = out if out is not None else Path("runs") / f"claim-{claim.recipe}"
     folder = folder if folder.name not in ("", "..") else folder.resolve()  # a folder beside it needs a name
     check_folder(folder)  # before hours of a pilot

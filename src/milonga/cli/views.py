@@ -33,7 +33,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
     for label, metric in HEADLINE:
         value: Any = report
         for key in metric.split("/"):
-            value = value.get(key, {})  # reports of older versions have fewer
+            value = value.get(key, {})  # not every recipe measures all
         if value.get("start") is not None or value.get("end") is not None:
             table.add_row(label, format_number(value["start"]), format_number(value["end"]))
     if table.row_count:

@@ -175,7 +175,7 @@ def p_below(interval: tuple[float, float], pairs: int, bound: float) -> float:
     gap = bound - (low + high) / 2
     if error <= 0:
         return 0.0 if gap > 0 else 1.0
-    return 1 - student_cdf(gap / error, pairs - 1) if gap < 0 else _student_tails(gap / error, pairs - 1) / 2
+    return student_cdf(-gap / error, pairs - 1)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -85,9 +85,12 @@ def _build_claim_section(claim: Mapping[str, Any]) -> Section:
         f"Verdict: {claim['verdict']}; {difference}.",
         *(f"Cannot be tested so: {said}." for said in claim.get("unmet", ())),
         *_describe_reached(claim),
-        f"An effect matters from {format_number(claim['matters'])} on; "
-        f"{format_number(claim['smallest_effect'])} could have been seen.",
     ]
+    if claim.get("conditions") == "not checked":
+        points.append("No pilot has shown that it can be tested.")
+    if claim["difference"] is not None:
+        seen = f"{format_number(claim['smallest_effect'])} could have been seen"
+        points.append(f"An effect matters from {format_number(claim['matters'])} on; {seen}.")
     return Section("The claim", [Points(points)])
 
 

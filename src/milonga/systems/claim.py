@@ -89,6 +89,8 @@ class Claim:
         """Refuse what could not be tested, or would be tested against itself."""
         if not 2 <= len(self.arms) <= 3:
             raise ConfigError(f"the claim of '{self.recipe}' has {len(self.arms)} arms; it needs two, or three")
+        if len({*self.arms}) < len(self.arms):
+            raise ConfigError(f"the claim of '{self.recipe}' has an arm twice")
         if self.matters <= 0:
             raise ConfigError(f"the claim of '{self.recipe}': matters is {self.matters}; it is a size, and above 0")
         if self.effect is not None and self.effect < self.matters:
@@ -99,6 +101,8 @@ class Claim:
         if self.spread is not None and self.spread < 0:
             raise ConfigError(f"the claim of '{self.recipe}': spread is {self.spread}; a standard deviation is not below 0")
         for condition in self.conditions:
+            if condition.least == float("-inf") and condition.most == float("inf"):
+                raise ConfigError(f"the claim of '{self.recipe}': “{condition.why}” has no bound, and could not be missed")
             if not self.higher and condition in USUAL:
                 raise ConfigError(f"the claim of '{self.recipe}': “{condition.why}” is for metrics of which higher is better")
             for one in (condition.of, condition.minus):

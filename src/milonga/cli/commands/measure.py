@@ -342,7 +342,7 @@ def claim(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102; by default as many as were planned."),
+        typer.Option(help="How many seeds, or a list such as 100,101,102; by default as many as were planned (see --list)."),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
     anyway: Annotated[

@@ -69,6 +69,7 @@ class Mars(Recipe):
     agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
     learns_along = (READER,)
+    frozen_if = {READER: {"train": "planner", "formats": 0}, PLANNER: {"train": "reader", "formats": 0}}
     tasks = ("haystack", "search")
     tools = True
     bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}

@@ -79,6 +79,7 @@ class Prime(Recipe):
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
     learns_along = ("verifier",)
+    frozen_if = {"verifier": {"prm_update": "none", "prm_warmup": 0}}
     overlap = Refused("its problems are those that are solved now and then, and its verifier learns from labels")
     bindings = {
         "own": ALLOWED,

@@ -91,6 +91,7 @@ class SearchSelfPlay(Recipe):
     pays_format = ("generator",)
     lead = "generator"
     learns_along = ("proposer",)
+    frozen_if = {"proposer": {"train": "solver"}, "generator": {"train": "proposer"}}
     overlap = Refused("its proposer is paid for questions that are hard now, and reuses those of a pool")
     tasks = ("search",)
     tools = True
