@@ -344,6 +344,26 @@ def test_tables_fit_the_terminal_and_no_number_is_broken(plain: tuple[Path, dict
             assert any(all(cell in line for cell in shown) for line in lines), shown
 
 
+@pytest.mark.parametrize("width", [30, 60, 70])
+def test_no_number_is_broken_where_nothing_fits(plain: tuple[Path, dict[str, Any]], width: int) -> None:
+    """Lines run over the edge, where the terminal breaks them, and every row still has its name."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.tables import DETAILS, print_tables
+
+    screen = StringIO()
+    print_tables(
+        plain[1] | {"out": "o", "health": []}, Console(file=screen, width=width, force_terminal=True, color_system=None)
+    )
+    lines = screen.getvalue().splitlines()
+    for sheet in build_sheets(plain[1]):
+        for row in sheet.rows:
+            shown = [cell for name, cell in zip(sheet.head, row, strict=True) if name not in DETAILS]
+            assert any(all(cell in line for cell in shown) for line in lines), shown
+
+
 LONG = [("tango_balanced", "grpo"), ("tango:options.alpha=0.9", "grpo"), ("grpo", "tango_free_adversary"), ("a" * 60, "b" * 60)]
 
 

@@ -46,7 +46,7 @@ def print_tables(result: Result, console: Console) -> None:
     cut = console.width < WIDE
     for sheet in build_sheets(shorten_arms(result)):
         chosen = [at for at, name in enumerate(sheet.head) if not (cut and name in DETAILS)]
-        console.print(_lay_out(sheet, chosen, cut, console))
+        console.print(_lay_out(sheet, chosen, cut, console), crop=False)
     for text in list_remarks(result):
         console.print(text, markup=False, highlight=False, soft_wrap=piped)
     files = f"{result['out']}/compare.json, compare.md, compare.svg and report.html"
@@ -56,7 +56,8 @@ def print_tables(result: Result, console: Console) -> None:
 
 def _lay_out(sheet: Sheet, chosen: Sequence[int], plain: bool, console: Console) -> Table:
     """Lay out some columns of a table. Only names of arms may be broken: half a number is another number. Where all columns do
-    not fit on one line each, their heads are broken between words, and names get the room that is left."""
+    not fit on one line each, their heads are broken between words, and names get the room that is left, or a little beyond the
+    edge."""
     table = Table(title=Text(sheet.title), title_justify="left", box=None if plain else HEAVY_HEAD)
     for at in chosen:
         table.add_column(Text(sheet.head[at]), justify="right" if at else "left", overflow="fold")
@@ -68,7 +69,10 @@ def _lay_out(sheet: Sheet, chosen: Sequence[int], plain: bool, console: Console)
             words = [word for word in sheet.head[at].split() if len(word) <= LONG_WORD]
             column.width = max(map(len, [*words, *(row[at] for row in sheet.rows)]))
         borders = 2 * len(chosen) + (0 if plain else len(chosen) + 1)
-        arms.max_width = max(FEW, console.width - borders - sum(column.width or 0 for column in others))
+        taken = borders + sum(column.width or 0 for column in others)
+        arms.max_width = max(FEW, console.width - taken)
+        if taken + FEW > console.width:  # lines run over the edge, for what would be cut is a number
+            table.width = taken + FEW
     return table
 
 
