@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, raise_signal
 
 import pytest
 
@@ -274,6 +275,56 @@ def test_a_run_whose_budget_cannot_be_read_fails_alone_and_is_told(tmp_path: Pat
     assert list(alone["failed"]) == ["pair/grpo/seed-3", "pair/grpo/seed-4"]
     said = capsys.readouterr().err
     assert said.count("grpo seed 3: failed: ") == 2 and said.count("grpo seed 4: failed: its budget is that of ") == 1
+
+
+class TwoWorkers:
+    """A pool whose runs go on until they are interrupted, and then end one after the other."""
+
+    busy = property(lambda self: self.running)
+    has_room = property(lambda self: len(self.running) < 2)
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.running: list[Run] = []
+        self.stop, self.interrupted = stop, False
+
+    def __enter__(self) -> TwoWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def begin(self, run: Run, config: object, gpu_share: float | None) -> None:
+        self.running.append(run)
+
+    def interrupt(self, grace: float) -> None:
+        self.interrupted = True
+
+    def wait(self, seconds: float) -> list[tuple[Run, dict[str, object]]]:
+        if self.interrupted:
+            return [(self.running.pop(0), {"error": None, "interrupted": True})]
+        self.stop()
+        return []
+
+
+@pytest.mark.parametrize("by", ["time", "signal"])
+def test_runs_of_a_reference_that_was_stopped_wait_for_the_next_time(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One reference has stopped while the other still makes its turn: neither has failed, nor has what is matched with them."""
+    (tmp_path / "study.toml").write_text(MATCHED.replace("seeds = [3]", "seeds = [3, 4]"))
+    arms, out, over = read_studies([tmp_path / "study.toml"], {}), tmp_path / "out", list[bool]()
+    stop = (lambda: over.append(True)) if by == "time" else (lambda: raise_signal(SIGINT))
+    pool = TwoWorkers(stop)
+    monkeypatch.setattr("milonga.comparing.sweep.Pool", lambda jobs, on_cpu: pool)
+    if by == "time":
+        done = sweep(arms, out, {}, is_over=lambda: bool(over), jobs=2)
+        assert done["failed"] == {}
+        assert sorted(done["stopped"]) == [f"pair/{recipe}/seed-{seed}" for recipe in ("grpo", "tango") for seed in (3, 4)]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(arms, out, {}, jobs=2)
+    said = capsys.readouterr().err
+    assert pool.interrupted and said.count("stopped after turn") == 2 and "failed" not in said
 
 
 GRID = 'grid = { "options.n_generator" = [1, 3], lr = [1e-5, 1e-4] }'
