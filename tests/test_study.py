@@ -217,6 +217,29 @@ def test_the_band_of_the_line_holds_it_and_grows_with_the_noise(tmp_path: Path, 
         study_map.main([str(tmp_path), "--out", str(tmp_path)])
 
 
+def test_an_unfinished_study_reports_its_cells_without_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four cells of five pairs in two moduli cannot be judged by a modulus left out, but they were measured."""
+    rows = make_room()
+    for cell in [(mod, judge) for mod in (20, 25) for judge in ("judge00", "judge30")]:
+        for seed in range(100, 105):
+            rows += [make_row(arm, cell, seed, end) for arm, end in (("tango", 0.6), ("grpo", 0.3))]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SystemExit) as end:
+        study_map.main([str(tmp_path), "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "left out: 80" in said and said.count("| 100% against 0% | +0.300 | +0.300 [+0.300, +0.300] |") == 4
+    assert "tango - grpo: +0.300 [+0.300, +0.300], 20 pairs" in said and "a modulus that was left out" not in said
+    assert str(end.value).startswith("no surface, line or foresight: ") and "\n" not in str(end.value)
+    found = json.loads((tmp_path / "map.json").read_text())
+    assert [(cell["mod"], cell["verifier"], cell["seeds"]) for cell in found["cells"]] == [
+        (mod, judge, 5) for mod in (20, 25) for judge in ("judge00", "judge30")
+    ]
+    assert len(found["pairs"]) == 20 and len(found["left_out"]) == 80
+    assert found.keys().isdisjoint({"coefficients", "break_even", "foresight"})
+    drawn = (tmp_path / "map.svg").read_text()
+    assert "sound accuracy: tango - grpo" in drawn and "from which AUROC" not in drawn
+
+
 def test_a_map_without_a_line_is_drawn_with_a_gap() -> None:
     rng = np.random.default_rng(0)
     found = build_map(read_pairs(make_rows(lambda guessed, auroc, seed: -0.2 + 0.01 * rng.normal()))[0], rounds=50)
