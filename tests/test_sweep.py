@@ -91,6 +91,10 @@ def test_a_study_is_a_grid_for_each_block_and_seed_by_seed(tmp_path: Path) -> No
         (('recipe = ["grpo"]', 'recipe = ["grpoo"]'), "unknown recipe 'grpoo'"),
         (("seeds = [3, 4]", "seeds = [3, 3]"), "each once"),
         (("[1e-5, 1e-4]", "1e-4"), "every key of grid has a list of values"),
+        (("[1e-5, 1e-4]", "[1e-5, 1e-4, 0.00001]"), "block 1 of runs: grid has a value of lr that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', '"task.max_tokens" = [12, 12.0]'), "a value of task.max_tokens that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', '"task.max_tokens" = [12, "12"]'), "a value of task.max_tokens that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', "options = [{ a = 1, b = 2 }, { b = 2, a = 1 }]"), "a value of options that occurs twice"),
         (("turns = 1", "tuns = 1"), "tuns"),
         (('grid = { "lr" = [1e-5, 1e-4] }', "grid = 3"), "grid is a table of settings, not 3"),
         (("[common]", "common = 3\n[other]"), "unknown key 'other'"),
@@ -353,6 +357,38 @@ def test_what_a_recipe_lacks_makes_no_further_runs_of_it(tmp_path: Path, recipes
     for arm in arms:
         if arm.reference is not None:
             assert (arm.reference.recipe, arm.reference.plan.config.lr) == (recipes[0], arm.arm.plan.config.lr)
+
+
+@pytest.mark.parametrize(
+    ("grid", "match", "names"),
+    [
+        ("options = [{ n_generator = 1 }, { n_generator = 3 }]", "turns", ["grpo"]),
+        (
+            "options = [{ n_generator = 1 }, { n_generator = 3 }]",
+            "flops",
+            [f"grpo, options={{'n_generator': {n}}}" for n in (1, 3)],
+        ),
+        ('task = ["chain", "last_letter"]', "turns", ["grpo, task=chain", "grpo, task=last_letter"]),
+        ("policies = [{ verifier.lr = 1e-5 }, { verifier.lr = 1e-4 }]", "turns", ["grpo"]),
+        ('"policies.verifier" = [{ lr = 1e-5 }, { lr = 1e-4 }]', "turns", ["grpo"]),
+        (
+            "policies = [{ verifier.lr = 1e-5, generator.lr = 1e-5 }, { verifier.lr = 1e-4, generator.lr = 1e-5 }]",
+            "turns",
+            ["grpo, policies={'generator': {'lr': 1e-05}}"],
+        ),
+    ],
+)
+def test_of_a_table_in_a_grid_a_recipe_is_told_only_what_it_has(
+    tmp_path: Path, grid: str, match: str, names: list[str]
+) -> None:
+    """Two tables that differ in what a recipe lacks are one to it; its budgets may differ."""
+    text = f'[[runs]]\nname = "pair"\nrecipe = ["tango", "grpo"]\nseeds = [3]\nmatch = "{match}"\ngrid = {{ {grid} }}\n'
+    (tmp_path / "study.toml").write_text(text)
+    arms = read_studies([tmp_path / "study.toml"], {})
+    assert [arm.arm.name for arm in arms if arm.arm.recipe == "grpo"] == names
+    assert len({arm.arm.name for arm in arms if arm.arm.recipe == "tango"}) == 2
+    made = [json.dumps([arm.identity, arm.reference.name if arm.reference else None], sort_keys=True) for arm in arms]
+    assert len(set(made)) == len(made)
 
 
 def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:
