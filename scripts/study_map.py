@@ -8,13 +8,14 @@ What a pair is, and where it lies, stands in `study_pairs.py`. Gains are fitted 
 
 Invariants: the runs of grpo with one seed and modulus are the same run but for their length, so seeds are resampled for all
 verifiers of a modulus together, and a map is judged by moduli that it has not seen; nothing is said of places that were not
-measured.
+measured. An unfinished study reports its cells, without a map while they are too few to judge one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -202,29 +203,42 @@ def summarise_cell(cell: Cell, own: Sequence[Pair]) -> dict[str, Any]:
     return {"mod": cell[0], "verifier": cell[1], "seeds": len(own), **mean, **broke, "interval": t_interval(known["gain"])}
 
 
+def can_be_judged(pairs: Sequence[Pair]) -> bool:
+    """Whether a map can be judged by a modulus left out: four coefficients need two cells in each of three moduli."""
+    moduli = [cell[0] for cell in group_by_cell(pairs)]
+    return sum(moduli.count(mod) > 1 for mod in set(moduli)) >= 3
+
+
 def build_map(pairs: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, Any]:
-    """Build the map: cells, surface, the line of breaking even with what is undecided around it, within what was measured, and
-    how far it can be trusted."""
+    """Build the map: the cells, and where they are enough what was fitted to them."""
+    measured = {
+        "gain": summarise_mean(pairs, "gain", rounds),
+        "co_trained": summarise_mean(pairs, "co_trained", rounds),
+        "cells": [summarise_cell(cell, own) for cell, own in group_by_cell(pairs).items()],
+        "pairs": [asdict(pair) for pair in pairs],
+    }
+    return measured | (fit_map(pairs, rounds) if can_be_judged(pairs) else {})
+
+
+def fit_map(pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
+    """Fit the surface, with the line of breaking even and what is undecided around it, within what was measured, and how far it
+    can be trusted."""
     surfaces, foresight = resample_surfaces(pairs, rounds), measure_foresight(pairs, rounds)
     guessed = np.linspace(take(pairs, "guessed").min(), take(pairs, "guessed").max(), POINTS)
     reach = (float(take(pairs, "auroc").min()), float(take(pairs, "auroc").max()))
     low, high, width = find_undecided(surfaces, guessed, reach)
     line = {"guessed": guessed, "auroc": find_break_even(fit_surface(pairs), guessed, reach), "low": low, "high": high}
     return {
-        "gain": summarise_mean(pairs, "gain", rounds),
-        "co_trained": summarise_mean(pairs, "co_trained", rounds),
-        "cells": [summarise_cell(cell, own) for cell, own in group_by_cell(pairs).items()],
         "coefficients": fit_surface(pairs).tolist(),
         "resampled": np.percentile(surfaces, EDGES, axis=0).tolist(),
         "break_even": {key: values.tolist() for key, values in (line | {"undecided": width}).items()},
         "needs_more_seeds": bool((width > WIDE).mean() > 0.5),
         "foresight": foresight | {"holds": foresight["surface"] < foresight["mean"] and foresight["p"] <= LEVEL},
-        "pairs": [asdict(pair) for pair in pairs],
     }
 
 
 def draw_map(found: Mapping[str, Any]) -> str:
-    """Draw the cells, and the line of breaking even with its band; where there is no line, a gap."""
+    """Draw the cells, and if a map was fitted the line of breaking even with its band; where there is no line, a gap."""
     guessed = {cell["mod"]: cell["guessed"] for cell in found["cells"]}
     moduli = sorted(guessed, key=lambda mod: guessed[mod])
     judges = sorted({cell["verifier"] for cell in found["cells"]})
@@ -236,6 +250,8 @@ def draw_map(found: Mapping[str, Any]) -> str:
         [[gains.get((judge, mod)) for mod in moduli] for judge in judges],
         x_label="modulus (share of right answers with a wrong step)",
     )
+    if "break_even" not in found:
+        return make_standalone(cells)
     line = found["break_even"]
     edge = line_chart(
         "from which AUROC of steps on co-training pays",
@@ -258,7 +274,8 @@ def print_cells(cells: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_map(found: Mapping[str, Any]) -> None:
-    """Print the cells, those that are not on the map too, the differences, and how far the map can be trusted."""
+    """Print the cells, those that are not on the map too, the differences, and how far the map can be trusted, if there is
+    one."""
     print_cells(found["cells"])
     if found["others"]:
         print("\nmeasured, and not on the map:\n")
@@ -266,6 +283,8 @@ def print_map(found: Mapping[str, Any]) -> None:
     for key, said in (("gain", "grpo"), ("co_trained", CONTROL)):
         if (mean := found[key]) is not None:
             print(f"\ntango - {said}: {mean['mean']:+.3f} [{mean['low']:+.3f}, {mean['high']:+.3f}], {mean['pairs']} pairs")
+    if "foresight" not in found:
+        return
     error = found["foresight"]
     said = f"error {error['surface']:.3f} by the map, {error['mean']:.3f} by the mean of the others, p = {error['p']:.3f}"
     print(f"\na modulus that was left out: {said}: the map {'holds' if error['holds'] else 'does not hold'}")
@@ -293,16 +312,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     pairs, untestable = select_testable(every, room)
     left = missing | untestable
     print_left_out(room, left)
-    cells = list(group_by_cell(pairs))
-    if sum(len([cell for cell in cells if cell[0] == mod]) > 1 for mod in {cell[0] for cell in cells}) < 3:
-        parser.error(
-            "to be judged by a modulus left out, a surface of four coefficients needs two cells in each of three moduli"
-        )
+    cells = group_by_cell(pairs)
     others = [summarise_cell(cell, own) for cell, own in group_by_cell(every).items() if cell not in cells]
     found = build_map(pairs) | {"others": others, "room": {str(mod): one for mod, one in room.items()}, "left_out": left}
     print_map(found)
     write_atomically(args.out / "map.json", to_json(found) + "\n")
     write_atomically(args.out / "map.svg", draw_map(found))
+    if not can_be_judged(pairs):
+        wanted = "to be judged by a modulus left out, a surface of four coefficients needs two cells in each of three moduli"
+        sys.exit(f"no surface, line or foresight: {wanted}")
 
 
 if __name__ == "__main__":

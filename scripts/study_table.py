@@ -10,6 +10,7 @@ finished run is left out.
 With --effects, of settings that a study has switched on and off together: the mean effect of each at the end, in each block,
 with its 95 % t interval over the seeds. In one seed it is the mean of the differences between its high and its low value, one
 for each combination of the others, so that every run counts for every setting. A seed of which a run is missing is left out.
+Refused where the runs of a seed differ in anything besides: what that does would be taken for an effect of what was switched.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from milonga.comparing.stats import t_interval
 from milonga.config import flatten_keys
+from milonga.errors import UserError
 
 METRICS = (
     "generator/accuracy",
@@ -34,8 +37,8 @@ METRICS = (
     "verifier/f1",
     "hacking_gap",
 )
-Levels = tuple[Any, ...]
-"""The values of the settings that were varied, in one run."""
+Levels = tuple[int, ...]
+"""Of the settings that were varied, in one run: the place of each one's value among those of its block, 0 for the low one."""
 
 
 def group_by_arm(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -73,31 +76,59 @@ def write_table(runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> It
         yield f"| {' | '.join(cells)} |"
 
 
-def find_varied(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the settings that have exactly two values among the runs of a block."""
+def list_values(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """List the different values of each setting among the runs of a block; None where a run does not have it."""
     flat = [flatten_keys(run["settings"]) for run in runs]
-    keys = sorted({key for one in flat for key in one})
-    return [key for key in keys if len({repr(one.get(key)) for one in flat}) == 2]
-
-
-def gather_ends(runs: Sequence[Mapping[str, Any]], varied: Sequence[str], metric: str) -> dict[int, dict[Levels, float]]:
-    """Gather the last value of a metric: for each seed, of each combination of levels that has it."""
-    found: dict[int, dict[Levels, float]] = {}
-    for run in runs:
-        value = run["last"].get(f"eval/{metric}")
-        if run["finished"] and value is not None:
-            flat = flatten_keys(run["settings"])
-            found.setdefault(run["seed"], {})[tuple(flat.get(key) for key in varied)] = value
+    found: dict[str, list[Any]] = {key: [] for key in sorted({key for one in flat for key in one})}
+    for key, values in found.items():
+        for one in flat:
+            if one.get(key) not in values:  # values may be lists, which no set can hold
+                values.append(one.get(key))
     return found
+
+
+def sort_values(key: str, values: Sequence[Any]) -> list[Any]:
+    """Sort the values of a setting from low to high; refuse those of which none is the lower."""
+    try:
+        return sorted(values)
+    except TypeError:
+        said = " and ".join("unset" if value is None else repr(value) for value in values)
+        raise UserError(f"{key} has no low and high value: it is {said}") from None
+
+
+def group_by_levels(runs: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> dict[int, dict[Levels, Mapping[str, Any]]]:
+    """Group the finished runs of a block by seed, and in each by their levels; refuse runs of a seed that differ otherwise."""
+    values = list_values(runs)
+    scales = {key: sort_values(key, values.get(key, [None])) for key in varied}
+    found: dict[int, dict[Levels, Mapping[str, Any]]] = {}
+    for run in runs:
+        if run["finished"]:
+            own = found.setdefault(run["seed"], {})
+            first, flat = next(iter(own.values()), run), flatten_keys(run["settings"])
+            before = flatten_keys(first["settings"])
+            if others := [key for key in values if key not in varied and flat.get(key) != before.get(key)]:
+                alike = f"{first['name']} and {run['name']} have the same seed"
+                raise UserError(f"{alike} and differ in {' and '.join(others)}, not only in {' and '.join(varied)}")
+            levels = tuple(scale.index(flat.get(key)) for key, scale in scales.items())
+            if levels in own:
+                raise UserError(f"{own[levels]['name']} and {run['name']} have the same seed and settings")
+            own[levels] = run
+    return found
+
+
+def gather_ends(runs: Mapping[int, Mapping[Levels, Mapping[str, Any]]], metric: str) -> dict[int, dict[Levels, float]]:
+    """Gather the last value of a metric: for each seed, of each combination of levels that has it."""
+    last = {seed: {levels: run["last"] or {} for levels, run in own.items()} for seed, own in runs.items()}
+    key = f"eval/{metric}"
+    return {seed: {levels: row[key] for levels, row in own.items() if row.get(key) is not None} for seed, own in last.items()}
 
 
 def compute_effects(ends: Mapping[int, Mapping[Levels, float]], place: int, count: int) -> dict[int, float]:
     """Compute the effect of the setting at this place among `count` varied ones, in each seed that has all combinations."""
-    effects = {}
+    effects, whole = {}, set(product((0, 1), repeat=count))
     for seed, own in sorted(ends.items()):
-        if len(own) == 2**count:
-            low, high = sorted({levels[place] for levels in own})
-            sides = [mean([value for levels, value in own.items() if levels[place] == side]) or 0.0 for side in (high, low)]
+        if set(own) == whole:
+            sides = [mean([value for levels, value in own.items() if levels[place] == side]) or 0.0 for side in (1, 0)]
             effects[seed] = sides[0] - sides[1]
     return effects
 
@@ -116,12 +147,18 @@ def write_effects(runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> 
     blocks: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         blocks.setdefault(run["name"].partition("/")[0], []).append(run)
-    varied = find_varied(next(iter(blocks.values())))
+    if not blocks:
+        raise UserError("no run has begun")
+    first = next(iter(blocks))
+    varied = [key for key, values in list_values(blocks[first]).items() if len(values) == 2]
+    if not varied:
+        raise UserError(f"no setting has two values among the runs of block {first}")
     yield f"| block | metric | seeds | all low | {' | '.join(f'`{key}`' for key in varied)} |"
     yield "|---" * (len(varied) + 4) + "|"
     for block, own in blocks.items():
+        grouped = group_by_levels(own, varied)
         for metric in metrics:
-            ends = gather_ends(own, varied, metric)
+            ends = gather_ends(grouped, metric)
             effects = [compute_effects(ends, place, len(varied)) for place in range(len(varied))]
             whole = [ends[seed] for seed in effects[0]]
             low = mean([values[min(values)] for values in whole])
@@ -137,7 +174,10 @@ def main() -> None:
     args = parser.parse_intermixed_args()
     runs = [json.loads(line) for line in (args.folder / "runs.jsonl").read_text().splitlines()]
     write = write_effects if args.effects else write_table
-    print(*write(runs, args.metrics or METRICS), sep="\n")
+    try:
+        print(*write(runs, args.metrics or METRICS), sep="\n")
+    except UserError as error:
+        parser.error(f"{args.folder}: {error}")
 
 
 if __name__ == "__main__":

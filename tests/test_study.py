@@ -14,7 +14,8 @@ import base_study
 import study_dose
 import study_map
 import study_pairs as pairs
-from milonga.comparing.study import StudyArm, read_studies
+from milonga.comparing.study import StudyArm, order_runs, read_studies
+from milonga.comparing.sweep import name_run
 from study_map import build_map, find_break_even, fit_surface, measure_foresight, resample_surfaces, summarise_mean
 from study_pairs import Pair, find_cell, list_planned, measure_room, read_pairs, select_testable
 
@@ -216,6 +217,29 @@ def test_the_band_of_the_line_holds_it_and_grows_with_the_noise(tmp_path: Path, 
         study_map.main([str(tmp_path), "--out", str(tmp_path)])
 
 
+def test_an_unfinished_study_reports_its_cells_without_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four cells of five pairs in two moduli cannot be judged by a modulus left out, but they were measured."""
+    rows = make_room()
+    for cell in [(mod, judge) for mod in (20, 25) for judge in ("judge00", "judge30")]:
+        for seed in range(100, 105):
+            rows += [make_row(arm, cell, seed, end) for arm, end in (("tango", 0.6), ("grpo", 0.3))]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SystemExit) as end:
+        study_map.main([str(tmp_path), "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "left out: 80" in said and said.count("| 100% against 0% | +0.300 | +0.300 [+0.300, +0.300] |") == 4
+    assert "tango - grpo: +0.300 [+0.300, +0.300], 20 pairs" in said and "a modulus that was left out" not in said
+    assert str(end.value).startswith("no surface, line or foresight: ") and "\n" not in str(end.value)
+    found = json.loads((tmp_path / "map.json").read_text())
+    assert [(cell["mod"], cell["verifier"], cell["seeds"]) for cell in found["cells"]] == [
+        (mod, judge, 5) for mod in (20, 25) for judge in ("judge00", "judge30")
+    ]
+    assert len(found["pairs"]) == 20 and len(found["left_out"]) == 80
+    assert found.keys().isdisjoint({"coefficients", "break_even", "foresight"})
+    drawn = (tmp_path / "map.svg").read_text()
+    assert "sound accuracy: tango - grpo" in drawn and "from which AUROC" not in drawn
+
+
 def test_a_map_without_a_line_is_drawn_with_a_gap() -> None:
     rng = np.random.default_rng(0)
     found = build_map(read_pairs(make_rows(lambda guessed, auroc, seed: -0.2 + 0.01 * rng.normal()))[0], rounds=50)
@@ -263,22 +287,53 @@ def test_a_map_of_nothing_seldom_holds_and_a_map_of_something_often() -> None:
     assert count(0.0) <= 4 and count(2.0) >= 15
 
 
-def test_the_dose_is_chosen_by_the_share_of_step_credit_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shares = {0.3: (0.1, 0.2), 0.5: (0.2, 0.34), 0.7: (0.4, 0.5)}
+def write_pilot(out: Path, shares: dict[float, tuple[float, ...]], left_out: str = "") -> None:
+    """Write the folder of a pilot whose runs are all finished but one, with these shares of step credit at each alpha."""
+    (pilot,) = (path for path in STUDIES if path.name == "pilot.toml")
     rows = []
-    for alpha, values in shares.items():
-        folder = tmp_path / f"alpha-{alpha}"
-        folder.mkdir()
-        turns = [{"turn": 0}, *({"turn": k, study_dose.SHARE: value} for k, value in enumerate(values, 1)), {"turn": 3}]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
-        rows.append({"name": folder.name, "finished": True, "settings": {"options": {"alpha": alpha}}})
-    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for arm, run in order_runs(read_studies([pilot], {"BASES": "bases"}), out):
+        name, alpha = name_run(run, out), arm.identity["options"]["alpha"]
+        turns = [{"turn": k, study_dose.SHARE: value} for k, value in enumerate(shares[alpha], 1)]
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(turn) + "\n" for turn in [{"turn": 0}, *turns, {"turn": 3}])
+        )
+        rows.append({"name": name, "finished": name != left_out, "settings": arm.identity})
+    (out / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+SHARES = {0.3: (0.1, 0.2), 0.5: (0.2, 0.34), 0.7: (0.4, 0.5), 0.9: (0.6, 0.6)}
+
+
+def test_the_dose_is_chosen_by_the_share_of_step_credit_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pilot(tmp_path, SHARES)
     study_dose.main([str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         "alpha 0.7: 0.450 of the credit from steps",
+        "alpha 0.9: 0.600 of the credit from steps",
         "the study takes alpha 0.5",
     ]
     assert study_dose.choose_alpha({0.3: 0.01, 0.9: 0.2}) == 0.9
     (tmp_path / "runs.jsonl").write_text("")
     with pytest.raises(SystemExit):
         study_dose.main([str(tmp_path)])
+
+
+def test_no_dose_is_chosen_from_a_part_of_the_pilot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither while one of its runs is at work or has not begun, nor where a run says nothing."""
+
+    def refuse() -> str:
+        with pytest.raises(SystemExit):
+            study_dose.main([str(tmp_path)])
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err.splitlines()[-1]
+
+    last = "alpha/tango,-options.alpha=0.3/seed-1"
+    write_pilot(tmp_path, SHARES, left_out=last)
+    assert refuse().endswith(f"1 of 8 runs of the pilot are not finished: {last}")
+    rows = (tmp_path / "runs.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "runs.jsonl").write_text("".join(row for row in rows if "alpha=0.7" in row or "alpha=0.9" in row))
+    assert "4 of 8 runs of the pilot are not finished: alpha/tango,-options.alpha=0.3/seed-0, " in refuse()
+    write_pilot(tmp_path, SHARES | {0.3: ()})
+    assert refuse().endswith("no turn has a share of step credit with alpha 0.3")

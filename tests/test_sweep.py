@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, raise_signal
 
 import pytest
 
@@ -90,6 +91,10 @@ def test_a_study_is_a_grid_for_each_block_and_seed_by_seed(tmp_path: Path) -> No
         (('recipe = ["grpo"]', 'recipe = ["grpoo"]'), "unknown recipe 'grpoo'"),
         (("seeds = [3, 4]", "seeds = [3, 3]"), "each once"),
         (("[1e-5, 1e-4]", "1e-4"), "every key of grid has a list of values"),
+        (("[1e-5, 1e-4]", "[1e-5, 1e-4, 0.00001]"), "block 1 of runs: grid has a value of lr that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', '"task.max_tokens" = [12, 12.0]'), "a value of task.max_tokens that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', '"task.max_tokens" = [12, "12"]'), "a value of task.max_tokens that occurs twice"),
+        (('"lr" = [1e-5, 1e-4]', "options = [{ a = 1, b = 2 }, { b = 2, a = 1 }]"), "a value of options that occurs twice"),
         (("turns = 1", "tuns = 1"), "tuns"),
         (('grid = { "lr" = [1e-5, 1e-4] }', "grid = 3"), "grid is a table of settings, not 3"),
         (("[common]", "common = 3\n[other]"), "unknown key 'other'"),
@@ -276,6 +281,56 @@ def test_a_run_whose_budget_cannot_be_read_fails_alone_and_is_told(tmp_path: Pat
     assert said.count("grpo seed 3: failed: ") == 2 and said.count("grpo seed 4: failed: its budget is that of ") == 1
 
 
+class TwoWorkers:
+    """A pool whose runs go on until they are interrupted, and then end one after the other."""
+
+    busy = property(lambda self: self.running)
+    has_room = property(lambda self: len(self.running) < 2)
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.running: list[Run] = []
+        self.stop, self.interrupted = stop, False
+
+    def __enter__(self) -> TwoWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def begin(self, run: Run, config: object, gpu_share: float | None) -> None:
+        self.running.append(run)
+
+    def interrupt(self, grace: float) -> None:
+        self.interrupted = True
+
+    def wait(self, seconds: float) -> list[tuple[Run, dict[str, object]]]:
+        if self.interrupted:
+            return [(self.running.pop(0), {"error": None, "interrupted": True})]
+        self.stop()
+        return []
+
+
+@pytest.mark.parametrize("by", ["time", "signal"])
+def test_runs_of_a_reference_that_was_stopped_wait_for_the_next_time(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One reference has stopped while the other still makes its turn: neither has failed, nor has what is matched with them."""
+    (tmp_path / "study.toml").write_text(MATCHED.replace("seeds = [3]", "seeds = [3, 4]"))
+    arms, out, over = read_studies([tmp_path / "study.toml"], {}), tmp_path / "out", list[bool]()
+    stop = (lambda: over.append(True)) if by == "time" else (lambda: raise_signal(SIGINT))
+    pool = TwoWorkers(stop)
+    monkeypatch.setattr("milonga.comparing.sweep.Pool", lambda jobs, on_cpu: pool)
+    if by == "time":
+        done = sweep(arms, out, {}, is_over=lambda: bool(over), jobs=2)
+        assert done["failed"] == {}
+        assert sorted(done["stopped"]) == [f"pair/{recipe}/seed-{seed}" for recipe in ("grpo", "tango") for seed in (3, 4)]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(arms, out, {}, jobs=2)
+    said = capsys.readouterr().err
+    assert pool.interrupted and said.count("stopped after turn") == 2 and "failed" not in said
+
+
 GRID = 'grid = { "options.n_generator" = [1, 3], lr = [1e-5, 1e-4] }'
 
 
@@ -302,6 +357,38 @@ def test_what_a_recipe_lacks_makes_no_further_runs_of_it(tmp_path: Path, recipes
     for arm in arms:
         if arm.reference is not None:
             assert (arm.reference.recipe, arm.reference.plan.config.lr) == (recipes[0], arm.arm.plan.config.lr)
+
+
+@pytest.mark.parametrize(
+    ("grid", "match", "names"),
+    [
+        ("options = [{ n_generator = 1 }, { n_generator = 3 }]", "turns", ["grpo"]),
+        (
+            "options = [{ n_generator = 1 }, { n_generator = 3 }]",
+            "flops",
+            [f"grpo, options={{'n_generator': {n}}}" for n in (1, 3)],
+        ),
+        ('task = ["chain", "last_letter"]', "turns", ["grpo, task=chain", "grpo, task=last_letter"]),
+        ("policies = [{ verifier.lr = 1e-5 }, { verifier.lr = 1e-4 }]", "turns", ["grpo"]),
+        ('"policies.verifier" = [{ lr = 1e-5 }, { lr = 1e-4 }]', "turns", ["grpo"]),
+        (
+            "policies = [{ verifier.lr = 1e-5, generator.lr = 1e-5 }, { verifier.lr = 1e-4, generator.lr = 1e-5 }]",
+            "turns",
+            ["grpo, policies={'generator': {'lr': 1e-05}}"],
+        ),
+    ],
+)
+def test_of_a_table_in_a_grid_a_recipe_is_told_only_what_it_has(
+    tmp_path: Path, grid: str, match: str, names: list[str]
+) -> None:
+    """Two tables that differ in what a recipe lacks are one to it; its budgets may differ."""
+    text = f'[[runs]]\nname = "pair"\nrecipe = ["tango", "grpo"]\nseeds = [3]\nmatch = "{match}"\ngrid = {{ {grid} }}\n'
+    (tmp_path / "study.toml").write_text(text)
+    arms = read_studies([tmp_path / "study.toml"], {})
+    assert [arm.arm.name for arm in arms if arm.arm.recipe == "grpo"] == names
+    assert len({arm.arm.name for arm in arms if arm.arm.recipe == "tango"}) == 2
+    made = [json.dumps([arm.identity, arm.reference.name if arm.reference else None], sort_keys=True) for arm in arms]
+    assert len(set(made)) == len(made)
 
 
 def test_a_fault_leaves_its_traceback_in_the_folder_of_its_run(tmp_path: Path) -> None:

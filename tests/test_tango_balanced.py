@@ -516,19 +516,72 @@ def test_the_study_is_one_and_its_table_is_of_its_runs() -> None:
     assert list(script["write_table"](runs, ["verifier/f1"]))[2] == "| a-0/x | 2 | – | 2.00M |"
 
 
+def make_run(seed: int, end: float | None, **options: Any) -> dict[str, Any]:
+    """A finished run of block a with these options that ended so; None: nothing was measured."""
+    name, last = ",".join(f"{key}={value}" for key, value in options.items()), None if end is None else {"eval/f1": end}
+    settings = {"options": options, "turns": 2}
+    return {"name": f"a/{name}/seed-{seed}", "seed": seed, "settings": settings, "finished": True, "last": last}
+
+
 def test_effects_of_settings_that_were_switched_together() -> None:
     """Two seeds with all four combinations: of pool 0.2 and 0.4, of step_credit 0.1 in both; a third that misses one."""
     script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study_table.py"))
 
-    def run(seed: int, pool: int, credit: float, end: float) -> dict[str, Any]:
-        settings = {"options": {"pool": pool, "step_credit": credit}, "turns": 2}
-        return {"name": f"a/{seed}", "seed": seed, "settings": settings, "finished": True, "last": {"eval/f1": end}}
+    def run(seed: int, pool: int, credit: float, end: float | None) -> dict[str, Any]:
+        return make_run(seed, end, pool=pool, step_credit=credit)
 
     runs = [run(s, p, c, (0.2 + 0.2 * s) * (p > 0) + 0.1 * c + 0.3) for s in (0, 1) for p in (0, 256) for c in (0.0, 1.0)]
     head, _, row = script["write_effects"]([*runs, run(2, 0, 0.0, 0.9)], ["f1"])
     assert head == "| block | metric | seeds | all low | `options.pool` | `options.step_credit` |"
     # 0.3 +- 0.1 * 12.706 for two values.
     assert row == "| a | `f1` | 2 | 0.300 | +0.300 [-0.971, +1.571] | **+0.100 [+0.100, +0.100]** |"
+    # Seeds of which a run is at work, was not measured, or has not this metric, are left out too.
+    more = [run(seed, pool, credit, 0.9) for seed in (2, 3, 4) for pool in (0, 256) for credit in (0.0, 1.0)]
+    more[0] |= {"finished": False, "last": None}
+    more[4]["last"], more[8]["last"] = None, {}
+    assert list(script["write_effects"]([*more, *runs], ["f1"]))[2] == row
+
+
+def test_settings_may_be_lists() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "study_table.py"))
+    runs = [make_run(0, 0.1 * (len(sizes) + pool), pool=pool, sizes=sizes) for sizes in ([8, 4], [8]) for pool in (0, 1)]
+    row = list(script["write_effects"](runs, ["f1"]))[2]
+    assert row == "| a | `f1` | 1 | 0.100 | +0.100 | +0.100 |"
+
+
+FOUR = [make_run(0, 0.5, pool=pool, gate=gate) for pool in (0, 256) for gate in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([], "no run has begun"),
+        ([make_run(seed, 0.5, pool=0) for seed in (0, 1)], "no setting has two values among the runs of block a"),
+        (
+            [make_run(0, 0.5, pool=pool, step_credit=credit) for credit in (0.0, 0.5, 1.0) for pool in (0, 256)],
+            "a/pool=0,step_credit=0.0/seed-0 and a/pool=0,step_credit=0.5/seed-0 have the same seed and differ in "
+            "options.step_credit, not only in options.pool",
+        ),
+        (  # one of three values at each of two levels: what it does would be taken for the effect of the pool
+            [make_run(0, 0.5, pool=0, ema=0.1), make_run(0, 0.5, pool=1, ema=0.2), make_run(1, 0.5, pool=0, ema=0.3)],
+            "differ in options.ema, not only in options.pool",
+        ),
+        ([*FOUR, make_run(0, 0.9, pool=0, gate=True)], "have the same seed and settings"),
+        ([make_run(0, 0.5), make_run(0, 0.6, pool=256)], "options.pool has no low and high value: it is unset and 256"),
+        ([make_run(0, 0.5, pool="all"), make_run(0, 0.6, pool=1)], "options.pool has no low and high value: it is 'all' and 1"),
+    ],
+)
+def test_effects_that_cannot_be_told_are_refused_in_one_line(
+    runs: list[dict[str, Any]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is printed before."""
+    script = Path(__file__).parents[1] / "scripts" / "study_table.py"
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
+    monkeypatch.setattr("sys.argv", [str(script), str(tmp_path), "--effects", "f1"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(script), run_name="__main__")
+    out, err = capsys.readouterr()
+    assert out == "" and said in err.splitlines()[-1]
 
 
 # The whole.

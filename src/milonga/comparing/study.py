@@ -30,7 +30,7 @@ from typing import Any, get_args
 
 from milonga.comparing.arms import DEFAULTS, Arm, Match, check_flops_known
 from milonga.comparing.pool import Run
-from milonga.config import expand_keys, merge, read_toml
+from milonga.config import expand_keys, flatten_keys, merge, read_toml
 from milonga.errors import ConfigError, suggest_name
 from milonga.resolve import MakeTask, drop_foreign_settings, resolve
 from milonga.tasks import Task, make_task
@@ -152,6 +152,10 @@ def _parse_block(block: Any, number: int, where: str) -> _Block:
     grid = _get_table(block, "grid", where)
     if not all(isinstance(values, list) and values for values in grid.values()):
         raise ConfigError(f"{where}: every key of grid has a list of values")
+    for key, values in grid.items():
+        # Equal ones would be one run under two names, and those that read alike two runs under one.
+        if any(one == other or f"{one}" == f"{other}" for one, other in itertools.combinations(values, 2)):
+            raise ConfigError(f"{where}: grid has a value of {key} that occurs twice; give each once")
     shared = expand_keys(_get_table(block, "set", where))
     return _Block(str(block.get("name", f"runs-{number}")), where, recipes, seeds, grid, shared, match)
 
@@ -173,8 +177,8 @@ def _plan_block(
     for recipe, (number, cell) in itertools.product(block.recipes, enumerate(block.cells())):
         matched = block.match != "turns" and recipe != block.recipes[0]
         told = [recipe, block.recipes[0]] if matched else [recipe]  # budgets differ by what the reference has
-        named = {key: value for key, value in cell.items() if any(_has_key(one, key, recipes) for one in told)}
-        name = ", ".join([recipe, *(f"{key}={value}" for key, value in named.items())])
+        named = {key: _select_known(key, value, told, recipes) for key, value in cell.items()}
+        name = ", ".join([recipe, *(f"{key}={value}" for key, value in named.items() if value is not None)])
         if name in made:
             references.setdefault(number, made[name].arm)
             continue
@@ -190,10 +194,20 @@ def _plan_block(
     yield from made.values()
 
 
-def _has_key(recipe: str, key: str, recipes: Sequence[str]) -> bool:
-    """Whether a recipe has a key of the grid, or would lose it because only others of these have it."""
-    alone = expand_keys({key: None})
-    return drop_foreign_settings(alone, recipe, recipes) == alone
+def _select_known(key: str, value: Any, told: Sequence[str], recipes: Sequence[str]) -> Any:
+    """Select what any recipe of `told` has of a key's value in the grid: of a table of options or agents a part, without those
+    that only others of `recipes` have. None if that is nothing."""
+    asked = expand_keys({key: value})
+    known: Any = {}
+    for recipe in told:
+        known = merge(known, drop_foreign_settings(asked, recipe, recipes))
+    if not flatten_keys(known):
+        return None
+    if not isinstance(value, Mapping):
+        return value
+    for part in key.split("."):
+        known = known[part]
+    return known
 
 
 def _refuse_unknown(table: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:

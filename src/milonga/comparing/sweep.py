@@ -179,7 +179,8 @@ def _run_until(
         delay_interrupts(progress.say, STOPPING) as stop,
     ):
         while pool.busy or (work.waiting and not (is_over() or stop.is_asked)):
-            lost = work.give_up(pool.running)
+            # A reference that was stopped just now will be finished later, and its runs made then.
+            lost = [] if is_over() or stop.is_asked else work.give_up(pool.running)
             while not (is_over() or stop.is_asked) and pool.has_room and (run := work.take_next(pool.running)):
                 try:
                     config = work.config(run)
