@@ -26,8 +26,9 @@ from engine_helpers import (
     train_batch,
 )
 from milonga.engine.local import LocalEngine, fused, learner, packed
-from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
+from milonga.engine.local.batches import build_micro_batch, cut_micro_batches, find_heads
 from milonga.engine.local.memory import PASS_TOKENS, fit_pass_tokens
+from milonga.engine.local.packing import LEAST_HEAD
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
@@ -43,20 +44,35 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+def grouped_rows() -> Rollouts:
+    """Two groups of four rows that begin alike, of different lengths, with a row between them that stands alone, and two of a
+    beginning that is too short to be shared."""
+    heads = [range(40, 40 + LEAST_HEAD + 9)] * 4 + [range(60, 70)] + [range(20, 20 + LEAST_HEAD + 1)] * 4 + [[7, 8]] * 2
+    outputs = [[9 + i, 11, 12 + i, *range(30, 30 + 3 * i)] for i in range(len(heads))]
+    return Rollouts(
+        rollout(h, o, np.full(len(o), -3.0), 0.9, f"t{i}") for i, (h, o) in enumerate(zip(heads, outputs, strict=True))
+    )
+
+
+ROWS = {"mixed": mixed_rows, "grouped": grouped_rows}
+
+
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner, "make_working_weights", lambda policy: None)
 
 
 @pytest.mark.parametrize("lora", [None, LORA, {**LORA, "targets": ["q_proj", "v_proj", "down_proj"]}])
 @pytest.mark.parametrize("arch", PACKED)
+@pytest.mark.parametrize("kind", ROWS)
 def test_gradients_and_scores_are_those_of_the_padded_pass(
-    root: Path, arch: str, lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+    root: Path, kind: str, arch: str, lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made() -> LocalEngine:
         return stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
 
-    engine, rows = made(), mixed_rows()
-    taught = train_batch(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
+    engine, rows = made(), ROWS[kind]()
+    advantages = [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0, 0.4, -0.8][: len(rows)]
+    taught = train_batch(rows, advantages, entropy_coef=0.01, kl_coef=0.1)
     allowed = promise(made, lambda: taught)
     assert explain_misfit(engine.policy("p")) is None
     ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
@@ -91,9 +107,10 @@ def test_an_adapted_embedding_is_left_to_the_model(root: Path) -> None:
     assert explain_misfit(policy) == "its embedding is not a plain table" and packed.make_working_weights(policy) is None
 
 
-def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ROWS)
+def test_value_heads_read_packed_rows(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = stirred(engine_of(model_folder(root, "qwen2"), kind="scalar", grad_clip=1e9))
-    rows = mixed_rows()
+    rows = ROWS[kind]()
     rng = np.random.default_rng(0)
     targets = [np.where(rng.random(len(t.ids)) < 0.4, 1.0, np.nan) for t in rows]
     taught = TrainBatch("p", make_objective("value_bce").loss, rows, targets=targets)
@@ -121,6 +138,36 @@ def test_packed_batches_hold_no_padding_and_stay_within_the_budget() -> None:
     for batch in batches:
         expected = np.concatenate([rows[i].ids[rows[i].mask] for i in batch.members])
         assert np.array_equal(batch.targets.numpy(), expected)
+
+
+def test_what_rows_have_in_common_at_their_beginning_is_computed_once() -> None:
+    """Three rows of 20 + 4, 20 + 2 and 20 + 3 tokens, one of 30 + 2. The last token of a prompt foretells the first one of the
+    output, so it belongs to the row: a head of 19 and rests of 5, 3 and 4; the last row stands alone."""
+    head = range(100, 120)
+    rows = [rollout(head, range(5, 5 + n)) for n in (4, 2, 3)] + [rollout(range(200, 230), [5, 6])]
+    heads = find_heads(rows, None)
+    assert [h and h[0] for h in heads] == [19, 19, 19, 29] and len(set(heads)) == 2
+    batch = build_micro_batch(rows, [0, 1, 2, 3], 0, torch.device("cpu"), packed=True, heads=heads)
+    assert batch.packing is not None and batch.ids.numel() == 19 + 5 + 3 + 4 + 32
+    assert batch.packing.sizes.tolist() == [19, 5, 3, 4, 32] and batch.packing.heads.tolist() == [-1, 0, 0, 0, -1]
+    assert batch.packing.positions.tolist() == [*range(19), *range(19, 24), *range(19, 22), *range(19, 23), *range(32)]
+    assert batch.targets.tolist() == [5, 6, 7, 8, 5, 6, 5, 6, 7, 5, 6]
+    # The ledger counts whole rows: what they cost does not depend on what they were cut with.
+    assert batch.tokens == 24 + 22 + 23 + 32 and batch.attended_pairs == (24**2 + 22**2 + 23**2 + 32**2) / 2
+
+
+def test_rows_of_one_head_stand_together_within_the_budget() -> None:
+    rows = list(grouped_rows())
+    heads = find_heads(rows, None)
+    assert [heads.count(h) for h in heads] == [4] * 4 + [3] + [4] * 4 + [3] * 2  # None: too short, thrice
+    for budget in (60, 120, 1000):
+        cuts = list(cut_micro_batches(rows, budget, heads=heads))
+        order = [i for cut in cuts for i in cut]
+        assert sorted(order) == list(range(len(rows)))
+        for group in (range(4), range(5, 9)):
+            places = sorted(order.index(i) for i in group)
+            assert places == list(range(places[0], places[0] + 4))
+        assert all(len(cut) == 1 or len(cut) * max(len(rows[i].ids) for i in cut) <= budget for cut in cuts)
 
 
 def test_a_pass_is_as_long_as_the_memory_allows() -> None:

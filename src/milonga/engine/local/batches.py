@@ -7,31 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from milonga.engine.local.packing import LEAST_HEAD, Head, Packing, copy_to_device, pack_rows
 from milonga.types import Floats, Rollout
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How rows are packed end to end on one axis of tokens."""
-
-    positions: Tensor
-    """Position of each token within its row, [tokens]."""
-    starts: Tensor
-    """Cumulative sequence lengths, [rows + 1]: where each row begins, and last where all end (int32, for attention kernels)."""
-    longest: int
-    grid: Tensor
-    """Index of each token among rows that are padded to the longest, [tokens]."""
-
-    @property
-    def rows(self) -> int:
-        return len(self.starts) - 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +43,8 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the rows, without padding. A head counts for each of its rows: compute is a property of the recipe, not of
+        how rows were cut."""
         return sum(len(row) for row in self.trained)
 
     @property
@@ -73,12 +58,6 @@ class MicroBatch:
         return copy_to_device(values.astype(np.float32), device)
 
 
-def copy_to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to the device without waiting: the host goes on preparing while the device computes."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
 def mask_trained_tokens(rollout: Rollout) -> NDArray[np.bool_]:
     """Mask of the tokens that are trained and predicted: never the first one. Aligned with the rollout's ids."""
     mask = rollout.mask
@@ -86,15 +65,30 @@ def mask_trained_tokens(rollout: Rollout) -> NDArray[np.bool_]:
     return mask
 
 
+def find_heads(rollouts: Sequence[Rollout], masks: Sequence[NDArray[np.bool_]] | None) -> list[Head | None]:
+    """Find the head of each row: what comes before the token from which its first trained one is foretold. None if that is so
+    short that it is better computed for each row. `masks` says which tokens are in the loss; by default the trained ones."""
+    found: list[Head | None] = []
+    for i, rollout in enumerate(rollouts):
+        mask = mask_trained_tokens(rollout) if masks is None else masks[i]
+        size = int(mask.argmax()) - 1 if mask.any() else 0
+        found.append((size, rollout.ids[:size].tobytes()) if size >= LEAST_HEAD else None)
+    return found
+
+
 def cut_micro_batches(
-    rollouts: Sequence[Rollout], budget: int, units: Sequence[int] | None = None, padless: bool = False
+    rollouts: Sequence[Rollout],
+    budget: int,
+    units: Sequence[int] | None = None,
+    padless: bool = False,
+    heads: Sequence[Head | None] | None = None,
 ) -> Iterator[list[int]]:
     """Cut rows, sorted by length, into micro-batches of at most `budget` tokens; yield the indices of each. Padding counts
-    unless the pass is `padless`. Rows that share a unit are never split."""
+    unless the pass is `padless`. Rows that share a unit are never split; rows of one head stand together."""
     grouped: dict[int, list[int]] = {}
     for i in range(len(rollouts)):
         grouped.setdefault(units[i] if units is not None else i, []).append(i)
-    blocks = sorted(grouped.values(), key=lambda block: max(len(rollouts[i].ids) for i in block))
+    blocks = _sort_blocks(rollouts, list(grouped.values()), heads)
     batch: list[int] = []
     for block in blocks:
         lengths = [len(rollouts[i].ids) for i in batch + block]
@@ -104,6 +98,18 @@ def cut_micro_batches(
         batch = batch + block
     if batch:
         yield batch
+
+
+def _sort_blocks(rollouts: Sequence[Rollout], blocks: list[list[int]], heads: Sequence[Head | None] | None) -> list[list[int]]:
+    """Sort blocks by their longest row; those of one head by the longest of all of them."""
+    longest = {block[0]: max(len(rollouts[i].ids) for i in block) for block in blocks}
+    if heads is None:
+        return sorted(blocks, key=lambda block: longest[block[0]])
+    families: dict[Head | int, list[int]] = {}
+    for block in blocks:
+        families.setdefault(heads[block[0]] or block[0], []).append(longest[block[0]])
+    most = {family: (max(lengths), number) for number, (family, lengths) in enumerate(families.items())}
+    return sorted(blocks, key=lambda block: (*most[heads[block[0]] or block[0]], longest[block[0]]))
 
 
 def mask_last_token(rollout: Rollout) -> NDArray[np.bool_]:
@@ -120,30 +126,30 @@ def build_micro_batch(
     device: torch.device,
     masks: Sequence[NDArray[np.bool_]] | None = None,
     packed: bool = False,
+    heads: Sequence[Head | None] | None = None,
 ) -> MicroBatch:
-    """Build a micro-batch. `masks` says which tokens of each rollout are in the loss; by default the trained ones."""
+    """Build a micro-batch. `masks` says which tokens of each rollout are in the loss; by default the trained ones. Packed rows
+    share the `heads` that several of them have."""
     chosen = [rollouts[i] for i in members]
     trained = [mask_trained_tokens(rollouts[i]) if masks is None else masks[i] for i in members]
-    sizes = np.array([len(t.ids) for t in chosen], dtype=np.int64)
-    longest = int(sizes.max())
-    starts = np.concatenate([[0], np.cumsum(sizes)]) if packed else np.arange(len(chosen)) * longest
-    if packed:
-        ids = np.concatenate([t.ids for t in chosen]).astype(np.int64)
-    else:
-        ids = np.full((len(chosen), longest), pad, dtype=np.int64)
-        for i, rollout in enumerate(chosen):
-            ids[i, : len(rollout.ids)] = rollout.ids
     lengths = np.array([row.sum() for row in trained], dtype=np.int64)
     rows = np.repeat(np.arange(len(chosen)), lengths)
-    places = np.concatenate([np.flatnonzero(row) + start for row, start in zip(trained, starts, strict=False)])
+    if packed:
+        ids, starts, packing = pack_rows(
+            chosen, [None] * len(members) if heads is None else [heads[i] for i in members], device
+        )
+    else:
+        (ids, starts), packing = _pad(chosen, pad), None
+    places = np.concatenate([np.flatnonzero(row) + start for row, start in zip(trained, starts, strict=True)])
     temperature = np.array([t.temperature for t in chosen], dtype=np.float32)[rows]
     move = [copy_to_device(a, device) for a in (ids, rows, places, lengths, temperature)]
-    packing = _build_packing(sizes, starts, device) if packed else None
     return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], trained, packing)
 
 
-def _build_packing(sizes: NDArray[np.int64], starts: NDArray[np.int64], device: torch.device) -> Packing:
-    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
-    grid = positions + np.repeat(np.arange(len(sizes)) * sizes.max(), sizes)
-    move = [copy_to_device(a, device) for a in (positions, starts.astype(np.int32), grid)]
-    return Packing(move[0], move[1], int(sizes.max()), move[2])
+def _pad(chosen: Sequence[Rollout], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pad rows on the right; and where each would begin if they were flattened."""
+    longest = max(len(rollout.ids) for rollout in chosen)
+    ids = np.full((len(chosen), longest), pad, dtype=np.int64)
+    for i, rollout in enumerate(chosen):
+        ids[i, : len(rollout.ids)] = rollout.ids
+    return ids, np.arange(len(chosen)) * longest

@@ -23,8 +23,8 @@ from milonga.engine.base import LearnReport, Ledger
 from milonga.engine.local.batches import (
     MicroBatch,
     build_micro_batch,
-    copy_to_device,
     cut_micro_batches,
+    find_heads,
     mask_last_token,
     mask_trained_tokens,
 )
@@ -32,6 +32,7 @@ from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.head import compute_chunked_logprobs, compute_full_logprobs
 from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import WorkingWeights, make_working_weights
+from milonga.engine.local.packing import copy_to_device
 from milonga.engine.local.policy import Policy
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, compute_loss, compute_value_loss, truncated_weights
 from milonga.objectives.rates import warm_up_factor
@@ -82,10 +83,11 @@ def make_micro_batches(
     """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
     pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
-    cuts = list(cut_micro_batches(rollouts, pass_tokens(policy), units, padless))
+    heads = find_heads(rollouts, masks) if working is not None and working.shares_heads else None
+    cuts = list(cut_micro_batches(rollouts, pass_tokens(policy), units, padless, heads))
     most = policy.parallel.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
     for members in cuts:
-        yield build_micro_batch(rollouts, members, policy.pad, policy.device, masks, working is not None)
+        yield build_micro_batch(rollouts, members, policy.pad, policy.device, masks, working is not None, heads)
     yield from [None] * (most - len(cuts))
 
 

@@ -5,6 +5,7 @@ own forward pass, with the weights of its own modules:
 - products are taken in a working copy of the weights, made once for an optimizer step; layers that read the same input (q, k
   and v; gate and up) are one product. Gradients go to the float32 masters, in float32;
 - the residual stream stays in float32;
+- on a CPU, a head that several rows share is computed once (see `packing.py`);
 - what lies between products is fused (see `fused.py`).
 A working copy costs two bytes per parameter in bfloat16. Other architectures go through their own forward pass, padded.
 """
@@ -24,8 +25,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from milonga.engine.local import llama_decode
-from milonga.engine.local.batches import Packing
 from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
+from milonga.engine.local.packing import Block, Packing
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import base_layer, explain_misfit, list_linears
 
@@ -175,6 +176,8 @@ class WorkingWeights:
         self.dtype, self.recompute = dtype, policy.section.recompute
         self.padless = _can_use_flash(policy.device, dtype, policy.causal.model.layers[0].self_attn.head_dim)
         """Whether attention, too, computes nothing for padding."""
+        self.shares_heads = policy.device.type == "cpu"
+        """Whether what rows have in common at their beginning is computed once. On a GPU attention takes whole rows."""
         head = policy.causal.get_output_embeddings()
         self.head = _concatenate_rows([head.weight], dtype) if policy.head is None else None
 
@@ -234,18 +237,34 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     """Causal attention of every row to itself alone. All three are tokens x heads x size."""
     if _can_use_flash(q.device, q.dtype, q.shape[-1]):
         return _attend_varlen(q, k, v, packing)
-    shape = (packing.rows, packing.longest)
-    even = len(q) == packing.rows * packing.longest
+    return _attend_padded(q, k, v, packing)
 
-    def padded(x: Tensor) -> Tensor:
-        if even:
-            return x.view(*shape, *x.shape[1:]).transpose(1, 2)
-        room = x.new_zeros((shape[0] * shape[1], *x.shape[1:]))
-        return room.index_copy(0, packing.grid, x).view(*shape, *x.shape[1:]).transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(padded(q), padded(k), padded(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+def _attend_padded(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    parts = [_attend_block(q[block.tokens], k, v, block) for block in packing.blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, block: Block) -> Tensor:
+    rows, longest = block.shape
+    grouped = q.shape[1] != k.shape[1]
+    padded = _pad_rows(q, block.grid, rows, longest)
+    if block.keys is None or block.key_grid is None or block.mask is None:
+        keys, values = (_pad_rows(x[block.tokens], block.grid, rows, longest) for x in (k, v))
+        out = F.scaled_dot_product_attention(padded, keys, values, is_causal=True, enable_gqa=grouped)
+    else:
+        width = block.mask.shape[-1]
+        keys, values = (_pad_rows(x.index_select(0, block.keys), block.key_grid, rows, width) for x in (k, v))
+        out = F.scaled_dot_product_attention(padded, keys, values, attn_mask=block.mask, enable_gqa=grouped)
     out = out.transpose(1, 2).flatten(0, 1)
-    return out if even else out.index_select(0, packing.grid)
+    return out if len(q) == rows * longest else out.index_select(0, block.grid)
+
+
+def _pad_rows(x: Tensor, grid: Tensor, rows: int, longest: int) -> Tensor:
+    """Tokens on the packed axis as padded rows x heads x tokens x size."""
+    if len(x) < rows * longest:
+        x = x.new_zeros((rows * longest, *x.shape[1:])).index_copy(0, grid, x)
+    return x.view(rows, longest, *x.shape[1:]).transpose(1, 2)
 
 
 def _can_use_flash(device: torch.device, dtype: torch.dtype, size: int) -> bool:
