@@ -86,13 +86,15 @@ soak: $(STAMP) isolation
 	$(BIN)/python scripts/soak_kills.py --out $(SOAK)/kills.json
 	$(BIN)/python scripts/soak_serve.py --out $(SOAK)/serve.json
 
-# Every system for two or three small turns on real data with a real model, on a CPU; not a part of `make test`.
+# What a user does first, then every system for two or three small turns on real data, with a real model on a CPU; not a part of
+# `make test`, which has no network.
 # `make test-real DATA=FOLDER`, where FOLDER has gsm8k, math and mbpp; MODEL is a hub name, a folder or a GGUF file.
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 REAL ?= runs/real
 SMALL = batch.problems=2 batch.rollouts=2 sampling.max_tokens=64 eval.problems=2 eval.greedy=false device=cpu
 test-real: $(STAMP) isolation
 	@test -n "$(DATA)" || { echo "make test-real DATA=FOLDER: a folder with gsm8k, math and mbpp"; exit 2; }
+	MODEL=$(MODEL) OMP_NUM_THREADS=1 $(BIN)/pytest -n $(THREADS) tests/with_model
 	$(BIN)/python scripts/real_systems.py $(REAL)/made --data $(DATA)
 	OMP_NUM_THREADS=1 $(BIN)/milonga sweep docs/results/real/study.toml --out $(REAL)/runs $(SMALL:%=--set %) \
 	    --with MODEL=$(MODEL) --with DATA=$(DATA) --with MADE=$(REAL)/made
