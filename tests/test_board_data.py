@@ -29,7 +29,14 @@ from milonga.comparing.results import ALWAYS
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
-from milonga.report.curves import PANELS, build_chosen_figure, build_flow_figure, build_panel_figure, build_time_figure
+from milonga.report.curves import (
+    PANELS,
+    build_chosen_figure,
+    build_flow_figure,
+    build_metric_figures,
+    build_panel_figure,
+    build_time_figure,
+)
 from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.rollouts import GROUP, write_rollouts
 
@@ -564,6 +571,37 @@ def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
     assert figure is not None and 'class="s3"' in figure.svg and '<g class="s2"></g>' in figure.svg, (
         "a place that is not taken yet"
     )
+
+
+def test_two_seeds_have_points_in_the_place_of_a_band(tmp_path: Path) -> None:
+    for seed, end in ((1, 0.3), (2, 0.5)):
+        write_run(tmp_path / f"s{seed}", [row(0, 0.1 * seed), row(4, end)], seed)
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    figure = build_metric_figure("eval/generator/accuracy", {"tango": arm.metrics}, "turns")
+    assert figure is not None and 'class="band"' not in figure.svg and figure.svg.count('class="hollow"') == 2
+    assert "not drawn, as it would fill the chart: 95 % t interval over 2 seeds" in figure.svg
+    one = {"tango": {"eval/generator/accuracy": {"curve": arm.metrics["eval/generator/accuracy"]["curve"]}}}
+    figure = build_metric_figure("eval/generator/accuracy", one, "turns")
+    assert figure is not None and "fill the chart: 95 % t interval over seeds" in figure.svg, "where the seeds are not known"
+
+
+def test_the_gap_is_seen_with_zero(tmp_path: Path) -> None:
+    """Above zero the verifier is being fooled: so zero is on the chart, on whichever side the gap lies."""
+    gap, extra = "eval/hacking_gap", {"eval/hacking_gap": -0.12}
+    path = write_run(tmp_path / "a", [row(0, 0.1, **extra), row(1, 0.2, **extra | {gap: -0.14})])
+    curves = Curves(path / "metrics.jsonl")
+    curves.refresh()
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    panel = next(panel for panel in PANELS if gap in panel.metrics)
+    side = next(one for one in build_metric_figures([curves], ["a"]) if one.title == "hacking gap")
+    figures = (
+        build_panel_figure(curves, panel),
+        build_metric_figure(gap, {"a": arm.metrics}, "turn"),
+        build_chosen_figure(curves, gap),
+        side,
+    )
+    for figure in figures:
+        assert figure is not None and 'class="zero"' in figure.svg
 
 
 def test_what_a_comparison_is_about_is_drawn_first(tmp_path: Path) -> None:

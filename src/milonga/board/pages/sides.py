@@ -10,11 +10,11 @@ from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
 from milonga.board.pages.parts import add_box, add_link, add_text, make_url, show_table
 from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
-from milonga.report.comparisons import BANDS, build_metric_figure
+from milonga.report.comparisons import build_metric_figure
 from milonga.report.curves import get_title
-from milonga.report.sheets import format_measured
+from milonga.report.sheets import AXIS_NAMES, format_measured
 
-AXIS = f"turns of the lead agent; {BANDS}"
+AXIS = AXIS_NAMES["lead_turn"]
 
 
 async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison: Comparison | None) -> None:
