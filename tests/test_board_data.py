@@ -573,6 +573,27 @@ def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
     )
 
 
+def test_what_a_warm_up_gained_is_a_step_at_the_start(tmp_path: Path) -> None:
+    """Turns of others before the first of the lead agent stand at its turn 0, as the start does."""
+    f1 = "eval/verifier/f1"
+    before = [{"turn": 0, f1: 0.1}, {"turn": 1, "lead_turn": 0, f1: 0.2}, {"turn": 2, "lead_turn": 0, f1: 0.4}]
+    after = [{"turn": 3, "lead_turn": 1}, {"turn": 4, "lead_turn": 2, f1: 0.5}]
+    write_run(tmp_path / "s1", [*before, *after], 1)
+    write_run(tmp_path / "s2", [*({**one, f1: one[f1] + 0.1} for one in before)], 2)
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    curve, found = arm.metrics[f1]["curve"], arm.metrics[f1]
+    assert curve["x"] == [0, 0, 2] and curve["mean"] == pytest.approx([0.15, 0.45, 0.5]) and found["start"] == curve["mean"][0]
+    assert sorted(found["areas"]) == pytest.approx([0.45, 0.5]), "an area is over turns of the lead agent"
+    figure = build_metric_figure(f1, {"tango": arm.metrics}, "turns of the lead agent")
+    assert figure is not None and "tango 0.150 → 0.500" in figure.said
+    assert "turns of the lead agent; at 0: the start, and after the warm-up" in figure.svg and "0.15 at 0" in figure.svg
+    write_run(tmp_path / "two" / "a", [row(0, 0.1), row(1, 0.2)])
+    plain = summarise_arms(Catalogue(tmp_path / "two").scan(), Shelf())
+    figure = build_metric_figure("eval/generator/accuracy", {"a": plain[0].metrics}, "turn")
+    assert figure is not None and plain[0].metrics["eval/generator/accuracy"]["curve"]["x"] == [0, 1]
+    assert "warm-up" not in figure.svg
+
+
 def test_two_seeds_have_points_in_the_place_of_a_band(tmp_path: Path) -> None:
     for seed, end in ((1, 0.3), (2, 0.5)):
         write_run(tmp_path / f"s{seed}", [row(0, 0.1 * seed), row(4, end)], seed)

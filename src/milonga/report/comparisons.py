@@ -29,6 +29,7 @@ from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
 """The empty curve of an arm that lacks a metric, so that the arm keeps its colour in all charts."""
+WARM_UP = "; at 0: the start, and after the warm-up"
 PLAN, RESULT, CLAIM = "compare.toml", "compare.json", "claim.json"
 
 
@@ -127,7 +128,7 @@ def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis
     svg = line_chart(
         title,
         series,
-        x_label=axis,
+        x_label=axis + (WARM_UP if any(len(one.x) > 1 and one.x[0] == one.x[1] for one in series) else ""),
         least=LEAST_REACH if known else 0.0,
         zero=known and is_difference(metric),
         bands=f"95 % t interval over {_count_seeds(series)}seeds",
