@@ -228,12 +228,12 @@ def test_a_comparison_is_finished_when_its_results_are_there(tmp_path: Path) -> 
         assert look() == ("running", "2 finished, 2 to come", 0.5), "between two of its runs"
     for seed in (100, 101):
         (write_run(place / "grpo" / f"seed-{seed}", [row(0, 0.1), row(5, 0.5)], seed) / "report.json").write_text("{}")
-    assert look() == ("stopped", "", 1.0), "its results are not computed yet"
+    assert look() == ("stopped", "4 finished", 1.0), "its results are not computed yet"
     (place / "compare.json").write_text("{}")
-    assert look() == ("finished", "", 1.0)
+    assert look() == ("finished", "4 finished", 1.0), "words, as the row of a run has"
     for plan in ("", "seeds = 3\narms = 4\n", "\0"):
         (place / "compare.toml").write_text(plan)
-        assert look() == ("finished", "", 1.0), "of a plan that says nothing only what is there is known"
+        assert look() == ("finished", "4 finished", 1.0), "of a plan that says nothing only what is there is known"
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", ".", "\0"])

@@ -74,11 +74,12 @@ class Frame:
             out.append(f'<g class="{series_class(k)}">{sample}{label}</g>')
         if self.y.label:
             out.append(render_text(2, self.top - 11, self.y.label))
+        middle = (self.left + self.right) / 2
         if self.x.label:
-            out.append(render_text((self.left + self.right) / 2, self.bottom + 31, self.x.label, "middle"))
+            out.append(render_text(middle, self.bottom + 31, self.x.label, "middle"))
         for k, note in enumerate(self.notes):
             below = self.height - 5 - 14 * (len(self.notes) - 1 - k)
-            out.append(render_text(self.width / 2, below, fit_text(note, self.width - 10), "middle", full=note))
+            out.append(render_text(middle, below, fit_text(note, 2 * (self.width - middle) - 10), "middle", full=note))
         return "".join(out)
 
     def _render_sample(self, k: int, left: float, middle: float) -> str:
