@@ -22,7 +22,7 @@ from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, choose_metrics, collect_findings, read_arm_names, read_verdicts, summarise_arms
 from milonga.bounds import Rates
 from milonga.charts import matrix_chart, sparkline
 from milonga.comparing.results import ALWAYS
@@ -547,6 +547,33 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
     three = next(arm for arm in arms.values() if len(arm.runs) == 3).metrics["eval/generator/accuracy"]
     assert three["final"] == pytest.approx(0.5) and three["curve"]["x"] == [0.0, 4.0]
     assert three["interval"] == pytest.approx((0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5), abs=1e-4)
+
+
+def test_what_is_wrong_is_said_once_for_each_arm(tmp_path: Path) -> None:
+    """Of runs that go on, and of a sweep, from the runs; of a comparison that is finished, as its results say it."""
+    lost = {"rollouts/generator/invalid_rate": 1.0}
+    for arm, seed, more in (("tango", 1, lost), ("tango", 2, {}), ("tango", 3, lost), ("grpo", 1, {})):
+        rows = [row(0, 0.1), *(row(turn, 0.2, **more) for turn in range(1, 4))]
+        write_run(tmp_path / "cmp" / arm / f"seed-{seed}", rows, seed)
+    (tmp_path / "cmp" / "compare.toml").write_text("[arms.grpo]\n[arms.tango]\n")
+    cards = Catalogue(tmp_path).scan()
+    (found,) = [one for one in collect_findings(summarise_arms(cards, Shelf())) if one.badge == "unreadable"]
+    assert found.text.startswith("tango, 2 of 3 runs; in seed 1 ") and found.severe and "prompt" in found.help
+    result = json.loads((Path(__file__).parent.parent / "docs" / "results" / "tango" / "easy.json").read_text())
+    assert "health" not in result
+
+    def read(result: dict[str, Any]) -> Judged:
+        (tmp_path / "cmp" / "compare.json").write_text(json.dumps(result))
+        judged = read_verdicts(tmp_path / "cmp")
+        assert isinstance(judged, Judged)
+        return judged
+
+    assert read(result).findings is None, "results of earlier versions do not say: the runs do"
+    assert read(result | {"health": []}).findings == ()
+    kept = {"arm": next(iter(result["arms"])), **found.to_json(), "text": "it is ill", "seeds": [100], "runs": 1}
+    judged = read(result | {"health": [kept]})
+    assert judged.findings is not None and judged.findings[0].text.endswith(", its run; in seed 100 it is ill")
+    assert not any("ill" in note for note in judged.notes), "it is said once"
 
 
 def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:

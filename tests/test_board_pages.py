@@ -323,6 +323,14 @@ def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Ser
     browser.open(f"{server.url}/run/{quote('pair/tango/seed-1')}")
     browser.wait("document.querySelector('.finding')")
     assert browser.text(".finding .badge") == "✗ unreadable" and "policies.generator.prompt" in browser.text(".findings")
+    colour = "getComputedStyle(document.querySelector('.finding .badge')).backgroundColor"
+    alone = browser.run(colour)
+    browser.open(f"{server.url}/comparison/pair")
+    browser.wait("document.querySelector('.finding')")
+    assert browser.text(".finding .badge") == "✗ unreadable" and browser.run(colour) == alone, "as on the page of a run"
+    assert "tango, 2 of 2 runs; in seed 0 " in browser.text(".finding .words")
+    assert browser.run("document.querySelector('.findings').compareDocumentPosition(document.querySelector('.grid'))") == 4
+    assert browser.run("document.querySelectorAll('.findings').length") == 1
 
 
 def test_a_report_has_heads_that_do_not_overlap_and_prints(browser: Browser, server: Server, runs: Path) -> None:

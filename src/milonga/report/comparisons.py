@@ -9,7 +9,7 @@ from typing import Any
 from milonga.charts import Series, line_chart
 from milonga.config import read_toml, to_toml
 from milonga.errors import RunFolderError, UserError
-from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text, Verdict
+from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Findings, Folded, Points, Section, Sheet, Text, Verdict
 from milonga.report.curves import (
     F1,
     GENERATOR,
@@ -21,7 +21,15 @@ from milonga.report.curves import (
     get_title,
     is_difference,
 )
-from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
+from milonga.report.sheets import (
+    AXIS_NAMES,
+    Result,
+    build_sheets,
+    format_interval,
+    list_findings,
+    list_notes,
+    shorten_arm_names,
+)
 from milonga.report.verdicts import describe_comparison
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import read_json
@@ -57,10 +65,10 @@ def _build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None
     fair = f"{result['match']} matched, measured on {result['split']}"
     lead = f"{len(names)} arms on {task}, seeds {seeds}, {fair}. Folder: {folder}"
     costs, *outcomes = build_sheets(result)
-    said = list_remarks(result)
+    said, wrong = list_notes(result), list_findings(result)
     sections = [
         *([_build_claim_section(claim)] if claim is not None else []),
-        Section("In short", [Verdict(describe_comparison(result))]),
+        Section("In short", [Verdict(describe_comparison(result)), *([Findings(wrong)] if wrong else [])]),
         Section("Curves", [Figures(_build_figures(result))]),
         Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
         Section("What each arm used", [costs, _build_runs_sheet(result), *([Points(said)] if said else [])]),
