@@ -237,6 +237,12 @@ def test_zero_is_on_the_axis_where_the_sign_matters() -> None:
         assert "0" not in re.findall(r'text-anchor="end">([^<]*)<', line_chart("gap", [Series("a", [0, 1], values)]))
 
 
+def test_a_band_is_seen_to_cross_zero() -> None:
+    """Whether it does is what it says of a difference: it is not cut off there."""
+    svg = line_chart("gap", [Series("a", [0, 1], [-0.12, -0.14], [-0.24, -0.2], [0.02, -0.06])], least=0.1, zero=True)
+    assert float(re.findall(r'text-anchor="end">([^<]*)<', svg)[-1]) > 0.02 and 'class="zero"' in svg
+
+
 def read_notes(svg: str) -> list[str]:
     """The lines below the label of the horizontal axis."""
     texts = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.get("text-anchor") == "middle"]

@@ -82,10 +82,9 @@ def line_chart(
     go, and their bands at most as far again, or `least`, on both sides; bands are cut off at the frame, and one that would fill
     it is not drawn. `zero`: the axis has zero. `bands`, `ends`: what bands, and the points in the place of one, are called."""
     drawn = [thin_series(one, log_x, log_y) for one in series]
-    heights = [v for one in drawn for v in one.y]
+    heights = [*(v for one in drawn for v in one.y), *([0.0] if zero and not log_y else [])]
     x = make_axis((v for one in drawn for v in one.x), log_x, x_label, whole=True)
-    reach = _find_band_reach(drawn, heights, least) if y_range is None else y_range
-    heights += [*reach, *([0.0] if zero else [])]
+    heights += _find_band_reach(drawn, heights, least) if y_range is None else y_range
     y = make_axis(heights, log_y, y_label, outward=True)
     full = [y_range is None and _fills_chart(one, y) for one in drawn]
     shown = [v for one, wide in zip(drawn, full, strict=True) if wide for v in one.ends]
