@@ -73,10 +73,10 @@ def make_runs(folder: Path) -> None:
 def list_pictures(folder: Path) -> dict[str, Picture]:
     turn, problem = find_problem(folder / "tango" / "rollouts")
     return {
-        "runs": Picture(make_url("", open="tango-or-grpo"), height=780),
-        "run": Picture(make_url("run", "tango"), height=1150),
-        "comparison": Picture(make_url("comparison", "tango-or-grpo"), height=960, theme="dark"),
-        "transcript": Picture(make_url("problem", "tango", turn=turn, problem=problem), height=900),
+        "runs": Picture(make_url("", open="tango-or-grpo"), height=860),
+        "run": Picture(make_url("run", "tango"), height=945),
+        "comparison": Picture(make_url("comparison", "tango-or-grpo"), height=1015, theme="dark"),
+        "transcript": Picture(make_url("problem", "tango", turn=turn, problem=problem), height=852),
     }
 
 

@@ -22,14 +22,21 @@ from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
+from milonga.board.sides import Arm, Judged, choose_metrics, collect_findings, read_arm_names, read_verdicts, summarise_arms
 from milonga.bounds import Rates
 from milonga.charts import matrix_chart, sparkline
 from milonga.comparing.results import ALWAYS
 from milonga.errors import UserError
 from milonga.report.blocks import Figure
 from milonga.report.comparisons import build_metric_figure
-from milonga.report.curves import PANELS, build_chosen_figure, build_flow_figure, build_panel_figure, build_time_figure
+from milonga.report.curves import (
+    PANELS,
+    build_chosen_figure,
+    build_flow_figure,
+    build_metric_figures,
+    build_panel_figure,
+    build_time_figure,
+)
 from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.rollouts import GROUP, write_rollouts
 
@@ -221,12 +228,12 @@ def test_a_comparison_is_finished_when_its_results_are_there(tmp_path: Path) -> 
         assert look() == ("running", "2 finished, 2 to come", 0.5), "between two of its runs"
     for seed in (100, 101):
         (write_run(place / "grpo" / f"seed-{seed}", [row(0, 0.1), row(5, 0.5)], seed) / "report.json").write_text("{}")
-    assert look() == ("stopped", "", 1.0), "its results are not computed yet"
+    assert look() == ("stopped", "4 finished", 1.0), "its results are not computed yet"
     (place / "compare.json").write_text("{}")
-    assert look() == ("finished", "", 1.0)
+    assert look() == ("finished", "4 finished", 1.0), "words, as the row of a run has"
     for plan in ("", "seeds = 3\narms = 4\n", "\0"):
         (place / "compare.toml").write_text(plan)
-        assert look() == ("finished", "", 1.0), "of a plan that says nothing only what is there is known"
+        assert look() == ("finished", "4 finished", 1.0), "of a plan that says nothing only what is there is known"
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", ".", "\0"])
@@ -542,6 +549,33 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
     assert three["interval"] == pytest.approx((0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5), abs=1e-4)
 
 
+def test_what_is_wrong_is_said_once_for_each_arm(tmp_path: Path) -> None:
+    """Of runs that go on, and of a sweep, from the runs; of a comparison that is finished, as its results say it."""
+    lost = {"rollouts/generator/invalid_rate": 1.0}
+    for arm, seed, more in (("tango", 1, lost), ("tango", 2, {}), ("tango", 3, lost), ("grpo", 1, {})):
+        rows = [row(0, 0.1), *(row(turn, 0.2, **more) for turn in range(1, 4))]
+        write_run(tmp_path / "cmp" / arm / f"seed-{seed}", rows, seed)
+    (tmp_path / "cmp" / "compare.toml").write_text("[arms.grpo]\n[arms.tango]\n")
+    cards = Catalogue(tmp_path).scan()
+    (found,) = [one for one in collect_findings(summarise_arms(cards, Shelf())) if one.badge == "unreadable"]
+    assert found.text.startswith("tango, 2 of 3 runs; in seed 1 ") and found.severe and "prompt" in found.help
+    result = json.loads((Path(__file__).parent.parent / "docs" / "results" / "tango" / "easy.json").read_text())
+    assert "health" not in result
+
+    def read(result: dict[str, Any]) -> Judged:
+        (tmp_path / "cmp" / "compare.json").write_text(json.dumps(result))
+        judged = read_verdicts(tmp_path / "cmp")
+        assert isinstance(judged, Judged)
+        return judged
+
+    assert read(result).findings is None, "results of earlier versions do not say: the runs do"
+    assert read(result | {"health": []}).findings == ()
+    kept = {"arm": next(iter(result["arms"])), **found.to_json(), "text": "it is ill", "seeds": [100], "runs": 1}
+    judged = read(result | {"health": [kept]})
+    assert judged.findings is not None and judged.findings[0].text.endswith(", its run; in seed 100 it is ill")
+    assert not any("ill" in note for note in judged.notes), "it is said once"
+
+
 def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
     """So the board gives each the colour that it has in the report and the plots, where arms stand as they were named."""
     names = ["tango", "grpo:lr=1e-4,options.x=1", "grpo:lr=1e-5,options.x=1", "frozen"]
@@ -564,6 +598,58 @@ def test_arms_have_the_order_and_the_names_of_the_plan(tmp_path: Path) -> None:
     assert figure is not None and 'class="s3"' in figure.svg and '<g class="s2"></g>' in figure.svg, (
         "a place that is not taken yet"
     )
+
+
+def test_what_a_warm_up_gained_is_a_step_at_the_start(tmp_path: Path) -> None:
+    """Turns of others before the first of the lead agent stand at its turn 0, as the start does."""
+    f1 = "eval/verifier/f1"
+    before = [{"turn": 0, f1: 0.1}, {"turn": 1, "lead_turn": 0, f1: 0.2}, {"turn": 2, "lead_turn": 0, f1: 0.4}]
+    after = [{"turn": 3, "lead_turn": 1}, {"turn": 4, "lead_turn": 2, f1: 0.5}]
+    write_run(tmp_path / "s1", [*before, *after], 1)
+    write_run(tmp_path / "s2", [*({**one, f1: one[f1] + 0.1} for one in before)], 2)
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    curve, found = arm.metrics[f1]["curve"], arm.metrics[f1]
+    assert curve["x"] == [0, 0, 2] and curve["mean"] == pytest.approx([0.15, 0.45, 0.5]) and found["start"] == curve["mean"][0]
+    assert sorted(found["areas"]) == pytest.approx([0.45, 0.5]), "an area is over turns of the lead agent"
+    figure = build_metric_figure(f1, {"tango": arm.metrics}, "turns of the lead agent")
+    assert figure is not None and "tango 0.150 → 0.500" in figure.said
+    assert "turns of the lead agent; at 0: the start, and after the warm-up" in figure.svg and "0.15 at 0" in figure.svg
+    write_run(tmp_path / "two" / "a", [row(0, 0.1), row(1, 0.2)])
+    plain = summarise_arms(Catalogue(tmp_path / "two").scan(), Shelf())
+    figure = build_metric_figure("eval/generator/accuracy", {"a": plain[0].metrics}, "turn")
+    assert figure is not None and plain[0].metrics["eval/generator/accuracy"]["curve"]["x"] == [0, 1]
+    assert "warm-up" not in figure.svg
+
+
+def test_two_seeds_have_points_in_the_place_of_a_band(tmp_path: Path) -> None:
+    for seed, end in ((1, 0.3), (2, 0.5)):
+        write_run(tmp_path / f"s{seed}", [row(0, 0.1 * seed), row(4, end)], seed)
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    figure = build_metric_figure("eval/generator/accuracy", {"tango": arm.metrics}, "turns")
+    assert figure is not None and 'class="band"' not in figure.svg and figure.svg.count('class="hollow"') == 2
+    assert "not drawn, as it would fill the chart: 95 % t interval over 2 seeds" in figure.svg
+    one = {"tango": {"eval/generator/accuracy": {"curve": arm.metrics["eval/generator/accuracy"]["curve"]}}}
+    figure = build_metric_figure("eval/generator/accuracy", one, "turns")
+    assert figure is not None and "fill the chart: 95 % t interval over seeds" in figure.svg, "where the seeds are not known"
+
+
+def test_the_gap_is_seen_with_zero(tmp_path: Path) -> None:
+    """Above zero the verifier is being fooled: so zero is on the chart, on whichever side the gap lies."""
+    gap, extra = "eval/hacking_gap", {"eval/hacking_gap": -0.12}
+    path = write_run(tmp_path / "a", [row(0, 0.1, **extra), row(1, 0.2, **extra | {gap: -0.14})])
+    curves = Curves(path / "metrics.jsonl")
+    curves.refresh()
+    (arm,) = summarise_arms(Catalogue(tmp_path).scan(), Shelf())
+    panel = next(panel for panel in PANELS if gap in panel.metrics)
+    side = next(one for one in build_metric_figures([curves], ["a"]) if one.title == "hacking gap")
+    figures = (
+        build_panel_figure(curves, panel),
+        build_metric_figure(gap, {"a": arm.metrics}, "turn"),
+        build_chosen_figure(curves, gap),
+        side,
+    )
+    for figure in figures:
+        assert figure is not None and 'class="zero"' in figure.svg
 
 
 def test_what_a_comparison_is_about_is_drawn_first(tmp_path: Path) -> None:

@@ -244,6 +244,8 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
         browser.wait("document.querySelector('.main').children.length")
         assert browser.run("window.pwned === undefined"), page
         assert browser.run("document.querySelectorAll('.main script, .main img, .main b').length") == 0, page
+    (complaint,) = browser.complaints()
+    assert "/run/%3Cscript%3E" in complaint and "404" in complaint, "of the page that is not there, and of no other"
     browser.open(f"{server.url}/run/{EVIL_NAME}?metric={quote(EVIL)}")
     browser.wait("document.querySelectorAll('svg.chart').length > 3")
     assert EVIL in browser.text(".models") and EVIL in browser.text(".config pre")
@@ -321,6 +323,14 @@ def test_the_list_is_sorted_and_a_comparison_opens(browser: Browser, server: Ser
     browser.open(f"{server.url}/run/{quote('pair/tango/seed-1')}")
     browser.wait("document.querySelector('.finding')")
     assert browser.text(".finding .badge") == "✗ unreadable" and "policies.generator.prompt" in browser.text(".findings")
+    colour = "getComputedStyle(document.querySelector('.finding .badge')).backgroundColor"
+    alone = browser.run(colour)
+    browser.open(f"{server.url}/comparison/pair")
+    browser.wait("document.querySelector('.finding')")
+    assert browser.text(".finding .badge") == "✗ unreadable" and browser.run(colour) == alone, "as on the page of a run"
+    assert "tango, 2 of 2 runs; in seed 0 " in browser.text(".finding .words")
+    assert browser.run("document.querySelector('.findings').compareDocumentPosition(document.querySelector('.grid'))") == 4
+    assert browser.run("document.querySelectorAll('.findings').length") == 1
 
 
 def test_a_report_has_heads_that_do_not_overlap_and_prints(browser: Browser, server: Server, runs: Path) -> None:
@@ -502,6 +512,14 @@ def test_with_a_token_the_link_that_carries_it_opens_the_page(browser: Browser, 
         browser.driver.get("about:blank")
         server.close()
     assert all("401" in text for text in browser.complaints())
+
+
+def test_what_is_not_there_is_answered_so(server: Server) -> None:
+    port = int(server.url.rpartition(":")[2])
+    absent = [f"{page}/nosuch" for page in ("run", "comparison", "probe", "rollouts", "problem", "report")]
+    for path in (*absent, "", f"run/{EVIL_NAME}"):
+        head = write_head(b"GET", f"/{path}".encode(), HOST, CLOSE)
+        assert list_statuses(exchange(port, head)) == (404 if path in absent else 200,), path
 
 
 def test_hostile_requests_are_refused(server: Server) -> None:

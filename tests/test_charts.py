@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -39,11 +40,15 @@ SVG = "{http://www.w3.org/2000/svg}"
 VALUES = st.none() | st.floats() | st.integers(-(10**6), 10**6)
 POINTS = st.lists(st.tuples(VALUES, VALUES, VALUES, VALUES), max_size=12)
 ANY_SERIES = st.builds(
-    lambda name, points: Series(name, *([point[k] for point in points] for k in range(4))), st.text(max_size=40), POINTS
+    lambda name, points, ends: Series(name, *([point[k] for point in points] for k in range(4)), ends),
+    st.text(max_size=40),
+    POINTS,
+    st.lists(VALUES, max_size=3),
 )
 CHARTS: dict[str, Callable[[str, list[Series]], str]] = {
     "lines": lambda text, series: line_chart(text, series, x_label=text, y_label=text),
-    "logarithmic": lambda text, series: line_chart(text, series, log_x=True, log_y=True),
+    "logarithmic": lambda text, series: line_chart(text, series, log_x=True, log_y=True, zero=True, bands=text, ends=text),
+    "bands": lambda text, series: line_chart(text, series, least=0.1, zero=True, bands=text, ends=text),
     "joined": lambda text, series: join_charts([line_chart(text, series), path_chart(text, series)]),
     "share": lambda text, series: line_chart(text, series, y_range=(0, 1)),
     "path": lambda text, series: path_chart(text, series, x_label=text),
@@ -182,6 +187,71 @@ def test_a_band_far_wider_than_its_curve_leaves_something_to_see() -> None:
     assert read_ticks(line_chart("a", flat))[0] >= 0.28 and read_ticks(line_chart("a", flat))[-1] <= 0.325
     wide = read_ticks(line_chart("a", flat, least=0.1))
     assert wide[0] == pytest.approx(0.2) and wide[-1] >= 0.41
+
+
+def test_a_band_that_would_fill_the_chart_is_not_drawn_and_the_chart_says_so() -> None:
+    """As that of two seeds does: of two arms it was one grey block. In its place are the values whose mean the curve is."""
+    wide = Series("a", [0, 1], [0.30, 0.31], [0.0, 0.0], [0.6, 0.6], [0.24, 0.38])
+    other = Series("b", [0, 1], [0.30, 0.32], [0.0, 0.0], [0.7, 0.7], [0.28, 0.36])
+    narrow = Series("c", [0, 1], [0.20, 0.40], [0.2, 0.35], [0.2, 0.45], [0.39, 0.41])
+    said = {"bands": "interval over 2 seeds", "ends": "each seed"}
+
+    def read(*series: Series, **how: Any) -> tuple[list[str], int, int]:
+        """The lines below the axis, the number of bands, and that of single values."""
+        svg = line_chart("f", series, x_label="turn", **(said | how))
+        notes = read_notes(svg)
+        assert all(note in read_label(svg) for note in notes), "who does not see the chart is told too"
+        return notes, svg.count('class="band"'), svg.count('class="hollow"')
+
+    points = "hollow points at the end: each seed"
+    assert read(wide, other) == (["not drawn, as it would fill the chart: interval over 2 seeds", points], 0, 4)
+    assert read(narrow) == (["bands: interval over 2 seeds"], 1, 0)
+    both = ["bands: interval over 2 seeds", "not drawn, as it would fill the chart: a", points]
+    assert read(narrow, Series("a", [0, 1], [0.3, 0.31], [-2, -2], [2, 2], [0.24, 0.38])) == (both, 1, 2)
+    assert read(wide, y_range=(0, 1)) == (["bands: interval over 2 seeds"], 1, 0), "a given range is as wide as it has to be"
+    assert read(Series("a", [0, 1], [0.3, 0.4], [0.3, 0.4], [0.3, 0.4], [0.4])) == ([], 1, 0), "one seed has no interval"
+    svg = line_chart("f", [wide, other], **said)
+    root = ElementTree.fromstring(svg)
+    hollow = [e for e in root.iter() if e.get("class") == "hollow"]
+    assert [e[0].text for e in hollow[:2]] == ["a: 0.24, one of 2", "a: 0.38, one of 2"]
+    places = {e.get("cx") or float(e.get("x", "")) + float(e.get("width", "")) / 2 for e in hollow}
+    assert len(places) == 2, "those of two curves stand side by side"
+    assert all(30 < float(e.get("cy") or e.get("y", "")) < float(root.get("height", "")) - 50 for e in hollow), "seen whole"
+
+
+def test_notes_do_not_make_a_chart_lower() -> None:
+    def measure(**how: Any) -> tuple[float, float]:
+        svg = line_chart("f", [Series("a", [0, 1], [0.2, 0.4], [0.2, 0.35], [0.2, 0.45])], x_label="turn", **how)
+        grid = [float(top) for top in re.findall(r'class="grid" d="M[\d.]+ ([\d.]+)V', svg)]
+        bottom = [float(end) for end in re.findall(r'class="grid" d="M[\d.]+ [\d.]+V([\d.]+)"', svg)]
+        return bottom[0] - grid[0], float(ElementTree.fromstring(svg).get("height", ""))
+
+    (plain, height), (noted, taller) = measure(), measure(bands="an interval")
+    assert plain == noted and taller == height + 14
+
+
+def test_zero_is_on_the_axis_where_the_sign_matters() -> None:
+    for values in ([0.12, 0.14], [-0.12, -0.14]):
+        svg = line_chart("gap", [Series("a", [0, 1], values)], zero=True)
+        assert "0" in re.findall(r'text-anchor="end">([^<]*)<', svg)
+        assert "0" not in re.findall(r'text-anchor="end">([^<]*)<', line_chart("gap", [Series("a", [0, 1], values)]))
+
+
+def test_a_band_is_seen_to_cross_zero() -> None:
+    """Whether it does is what it says of a difference: it is not cut off there."""
+    svg = line_chart("gap", [Series("a", [0, 1], [-0.12, -0.14], [-0.24, -0.2], [0.02, -0.06])], least=0.1, zero=True)
+    assert float(re.findall(r'text-anchor="end">([^<]*)<', svg)[-1]) > 0.02 and 'class="zero"' in svg
+
+
+def read_notes(svg: str) -> list[str]:
+    """The lines below the label of the horizontal axis."""
+    texts = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.get("text-anchor") == "middle"]
+    label = next(at for at, e in enumerate(texts) if e.text == "turn")
+    return [e.text or "" for e in texts[label + 1 :] if not re.fullmatch(r"[\d.]+", e.text or "")]
+
+
+def read_label(svg: str) -> str:
+    return ElementTree.fromstring(svg).get("aria-label", "")
 
 
 def read_places(svg: str, kind: str) -> list[tuple[float, float]]:

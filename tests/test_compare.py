@@ -21,7 +21,7 @@ from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, writ
 from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.results import examine_arm
-from milonga.comparing.tables import to_markdown
+from milonga.comparing.tables import draw, to_markdown
 from milonga.errors import ConfigError, RunFolderError
 from milonga.report.curves import TITLES
 from milonga.report.sheets import build_sheets, format_measured, list_remarks
@@ -115,6 +115,18 @@ def test_arms_start_alike(plain: tuple[Path, dict[str, Any]]) -> None:
     _, result = plain
     starts = [arm["metrics"]["eval/generator/accuracy"]["start"] for arm in result["arms"].values()]
     assert starts[0] == starts[1]
+
+
+def test_a_plot_has_no_band_that_fills_it(plain: tuple[Path, dict[str, Any]]) -> None:
+    """Two seeds have an interval far wider than what they did."""
+    wide = {"x": [0.0, 2.0], "mean": [0.30, 0.31], "low": [0.0, 0.0], "high": [0.9, 0.9]}
+    arms = {
+        name: arm | {"metrics": {metric: found | {"curve": wide} for metric, found in arm["metrics"].items()}}
+        for name, arm in plain[1]["arms"].items()
+    }
+    plot = draw(plain[1] | {"arms": arms})
+    assert 'class="band"' not in plot and plot.count("would fill the chart: 95 % t interval over 2 seeds</text>") == 2
+    assert plot.count("hollow points at the end: each seed</text>") == 2
 
 
 def test_finished_comparison_is_shown_again_at_once(plain: tuple[Path, dict[str, Any]]) -> None:

@@ -22,8 +22,23 @@ from helpers import PROPERTY
 from milonga.cli import main
 from milonga.config import parse_config, read_toml
 from milonga.errors import UserError
+from milonga.health import Finding
 from milonga.report import build_report, write_report, write_report_safely
-from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text, Verdict
+from milonga.report.blocks import (
+    Chapter,
+    Code,
+    Facts,
+    Findings,
+    Folded,
+    Points,
+    Report,
+    Section,
+    Sheet,
+    Talk,
+    Talks,
+    Text,
+    Verdict,
+)
 from milonga.report.curves import TITLES
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
@@ -359,8 +374,9 @@ def page_with(text: str) -> str:
     one = Transcript(text, 1, text, text, text, text, [Step(text, True, False)], text, False, text, True, True, text)
     bare = replace(one, steps=[])
     sheet = Sheet(text, (text, text), [(text, text)])
+    wrong = [Finding("no signal", text, text, severe=True), Finding("gap", text, f"--set {text}"), Finding("gap", text)]
     blocks = [Text(text), Verdict(text), Code(text), Points([text]), Facts([(text, text)]), sheet, Folded(text, Code(text))]
-    section = Section(text, [*blocks, Talks([Talk(text, one), Talk(text, bare)])])
+    section = Section(text, [*blocks, Findings(wrong), Talks([Talk(text, one), Talk(text, bare)])])
     return to_html(Report(text, [Chapter(text, text, [section])]))
 
 
@@ -384,6 +400,29 @@ def test_a_comparison_ends_with_a_page_of_its_tables(comparison: Path) -> None:
             assert f"{arm['folder']}/seed-{run['seed']}" in page.cells
             assert (comparison / arm["folder"] / f"seed-{run['seed']}" / "report.html").exists()
     assert "compare.toml" in page.words
+
+
+def test_what_is_wrong_with_arms_stands_under_the_verdict_with_a_badge(comparison: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(comparison, tmp_path / "ill", ignore=shutil.ignore_patterns("frozen", "grpo")))
+    result = json.loads((folder / "compare.json").read_text())
+    warning = {"arm": "frozen", **Finding("gap", "the gap is wide", "more turns of it").to_json(), "seeds": [101], "runs": 2}
+    helps = "--set policies.generator.prompt=x"
+    severe = {"arm": "grpo", **Finding("unreadable", "all is lost", helps, severe=True).to_json(), "seeds": [100], "runs": 1}
+    (folder / "compare.json").write_text(json.dumps(result | {"health": [warning, severe]}))
+    report = build_report([folder])
+    short = report.chapters[0].sections[0]
+    assert short.title == "In short" and isinstance(short.blocks[0], Verdict) and isinstance(short.blocks[1], Findings)
+    said = [(one.badge, one.text) for one in short.blocks[1].findings]
+    assert said == [
+        ("unreadable", "grpo, its run; in seed 100 all is lost"),
+        ("gap", "frozen, 1 of 2 runs; in seed 101 the gap is wide"),
+    ], "what is severe comes first"
+    page, text = to_html(report), to_markdown(report)
+    assert '<span class="badge severe">✗ unreadable</span>' in page and '<span class="badge warning">! gap</span>' in page
+    assert f'<span class="code">{helps}</span>' in page and '<span class="help">more turns of it</span>' in page
+    assert page.count("all is lost") == text.count("all is lost") == 1 and text.index("all is lost") < text.index("## Curves")
+    without = build_report([comparison]).chapters[0].sections[0].blocks
+    assert not any(isinstance(block, Findings) and not block.findings for block in without)
 
 
 def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from milonga.board.catalogue import Card, Comparison, read_settings
 from milonga.board.curves import Curves, Shelf
 from milonga.comparing.arms import make_folder_name
 from milonga.comparing.results import ALWAYS, Outcome, summarise_metric
+from milonga.health import Finding
 from milonga.reading import RESULT, UNREADABLE, explain_unreadable, read_object
 from milonga.report.blocks import Sheet
-from milonga.report.sheets import build_sheets, list_remarks, shorten_arm_names
+from milonga.report.sheets import build_sheets, list_findings, list_notes, shorten_arm_names, tell_whose
 from milonga.report.verdicts import describe_comparison
 
 APART = ("seed", "budget")
@@ -34,11 +35,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict, the tables and the remarks of a finished comparison."""
+    """The verdict, the tables and the notes of a finished comparison, and what is wrong with its runs."""
 
     verdict: str
     sheets: tuple[Sheet, ...]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...] | None
+    """None for results of earlier versions, which do not say."""
 
 
 def read_arm_names(comparison: Comparison) -> dict[str, str]:
@@ -72,6 +75,19 @@ def summarise_arms(
         }
         found.append(Arm(name, tuple(runs), measured))
     return found
+
+
+def collect_findings(arms: Sequence[Arm]) -> list[Finding]:
+    """Collect what is wrong with the runs of each arm as a finished comparison lists it, what is severe first: each finding
+    once, with the number of runs that have it."""
+    out = []
+    for arm in arms:
+        found: dict[tuple[str, str], list[tuple[Finding, int | None]]] = {}
+        for card in sorted(arm.runs, key=lambda card: (card.seed or 0, card.name)):
+            for one in card.findings:
+                found.setdefault((one.badge, one.subject), []).append((one, card.seed))
+        out += [tell_whose(alike[0][0], arm.name, [seed for _, seed in alike], len(arm.runs)) for alike in found.values()]
+    return sorted(out, key=lambda one: not one.severe)
 
 
 def _group_by_arm(cards: Sequence[Card]) -> dict[str, list[Card]]:
@@ -110,7 +126,8 @@ def read_verdicts(path: Path) -> Judged | str | None:
     file = path / "compare.json"
     try:
         result = read_object(file, RESULT)
-        return Judged(describe_comparison(result), tuple(build_sheets(result)), tuple(list_remarks(result)))
+        findings = tuple(list_findings(result)) if "health" in result else None
+        return Judged(describe_comparison(result), tuple(build_sheets(result)), tuple(list_notes(result)), findings)
     except FileNotFoundError:
         return None
     except UNREADABLE as error:

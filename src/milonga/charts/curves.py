@@ -28,6 +28,11 @@ MOST_MARKS = 60
 FEW_MARKS = 16
 FAR = 10_000.0
 """Pixels outside of the frame at which the edge of a band is clamped."""
+FULL = 0.8
+"""Share of a chart's height, on average over its points, from which on a band is not drawn: it would be a block of colour in
+which nothing is seen, and less of two."""
+BESIDE = 9.0
+"""Pixels from the end of a curve to the single values that stand for its band, and from those to the next curve's."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Series:
     y: Sequence[Value]
     low: Sequence[Value] = ()
     high: Sequence[Value] = ()
+    ends: Sequence[Value] = ()
+    """The values whose mean the last point is, drawn where the band is too wide."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.x), len(self.y)} | {len(edge) for edge in (self.low, self.high) if edge}
@@ -65,22 +72,31 @@ def line_chart(
     log_y: bool = False,
     y_range: tuple[float, float] | None = None,
     least: float = 0.0,
+    zero: bool = False,
+    bands: str = "",
+    ends: str = "",
     width: float = WIDTH,
     height: float = HEIGHT,
 ) -> str:
     """Draw curves over a common axis. `y_range` is widened if a curve leaves it. Without one the axis goes as far as the curves
-    go, and their bands at most as far again, or `least`, on both sides; bands are cut off at the frame."""
+    go, and their bands at most as far again, or `least`, on both sides; bands are cut off at the frame, and one that would fill
+    it is not drawn. `zero`: the axis has zero. `bands`, `ends`: what bands, and the points in the place of one, are called."""
     drawn = [thin_series(one, log_x, log_y) for one in series]
-    heights = [v for one in drawn for v in one.y]
+    heights = [*(v for one in drawn for v in one.y), *([0.0] if zero and not log_y else [])]
     x = make_axis((v for one in drawn for v in one.x), log_x, x_label, whole=True)
-    reach = _find_band_reach(drawn, heights, least) if y_range is None else y_range
-    y = make_axis([*heights, *reach], log_y, y_label, outward=True)
-    frame = Frame(title, [_get_legend_name(one) for one in drawn], x, y, width, height)
+    heights += _find_band_reach(drawn, heights, least) if y_range is None else y_range
+    y = make_axis(heights, log_y, y_label, outward=True)
+    full = [y_range is None and _fills_chart(one, y) for one in drawn]
+    shown = [v for one, wide in zip(drawn, full, strict=True) if wide for v in one.ends]
+    if shown:
+        y = make_axis([*heights, *shown], log_y, y_label, outward=True)
+    notes = _describe_bands(drawn, full, bands, ends)
+    frame = Frame(title, [_get_legend_name(one) for one in drawn], x, y, width, height, notes)
     body = []
-    for k, one in enumerate(drawn):
-        inner = _render_band(frame, one) + _render_line(frame, one) + _render_dots(frame, one, k)
-        body.append(f'<g class="{series_class(k)}">{inner}</g>')
-    return frame.render("Line chart", describe_series(series), "".join(body))
+    for k, (one, wide) in enumerate(zip(drawn, full, strict=True)):
+        spread = _render_ends(frame, one, k, sum(full[:k])) if wide else _render_band(frame, one)
+        body.append(f'<g class="{series_class(k)}">{spread}{_render_line(frame, one)}{_render_dots(frame, one, k)}</g>')
+    return frame.render("Line chart", [*describe_series(series), *notes], "".join(body))
 
 
 def path_chart(
@@ -176,7 +192,8 @@ def thin_series(one: Series, log_x: bool = False, log_y: bool = False) -> Series
     def pick(values: list[float | None]) -> list[float | None]:
         return [values[at] for at in kept] if values else []
 
-    return Series(one.name, pick(x), pick(y), pick(low), pick(high))
+    ends = [to_drawable(v, log_y) for v in one.ends]
+    return Series(one.name, pick(x), pick(y), pick(low), pick(high), ends)
 
 
 def _select_extremes(y: Sequence[float | None], start: int, end: int) -> set[int]:
@@ -230,6 +247,42 @@ def _find_band_reach(drawn: Sequence[Series], heights: Sequence[Value], least: f
     low, high = min(known), max(known)
     span = max(high - low, least) or abs(high) or 1.0
     return [max(min(edges), low - span), min(max(edges), high + span)]
+
+
+def _list_edges(one: Series) -> list[tuple[float, float]]:
+    """List the edges of a band where both are known."""
+    return [(low, high) for low, high in zip(one.low, one.high, strict=True) if low is not None and high is not None]
+
+
+def _fills_chart(one: Series, y: Axis) -> bool:
+    covered = [min(y.to_fraction(high), 1.0) - max(y.to_fraction(low), 0.0) for low, high in _list_edges(one)]
+    return bool(covered) and sum(covered) / len(covered) >= FULL
+
+
+def _describe_bands(drawn: Sequence[Series], full: Sequence[bool], bands: str, ends: str) -> list[str]:
+    """Say below a chart what its bands are, which are not drawn, and what is drawn in their place. Bands without width are
+    none."""
+    wide = [one for one, is_full in zip(drawn, full, strict=True) if is_full]
+    seen = [one for one in drawn if one not in wide and any(high > low for low, high in _list_edges(one))]
+    out = [f"bands: {bands}"] if bands and seen else []
+    if wide:
+        what = ", ".join(one.name for one in wide) if seen else bands or "bands"
+        out.append(f"not drawn, as it would fill the chart: {what}")
+    if ends and any(one.ends for one in wide):
+        out.append(f"hollow points at the end: {ends}")
+    return out
+
+
+def _render_ends(frame: Frame, one: Series, k: int, place: int) -> str:
+    """Render a hollow point for each value whose mean the last point of series `k` is: no bar, which would be taken for an
+    interval. Those of the next series, at the next `place`, stand beside."""
+    out = []
+    for value in one.ends if one.x else ():
+        found = frame.to_pixels(one.x[-1], value)
+        if found is not None:
+            tip = f"{one.name}: {format_value(value)}, one of {len(one.ends)}"
+            out.append(render_dot(found[0] - BESIDE * (place + 1), found[1], 3.0, "hollow", tip, k))
+    return "".join(out)
 
 
 def _render_band(frame: Frame, one: Series) -> str:

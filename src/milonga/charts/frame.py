@@ -23,6 +23,9 @@ class Frame:
     y: Axis | Rows
     width: float
     height: float
+    """Of the chart without its notes."""
+    notes: Sequence[str] = ()
+    """Lines of text below the horizontal axis."""
     fixed: bool = False
     """Whether `height` is that of the plot area, not of the whole chart."""
     left: float = field(init=False)
@@ -37,9 +40,8 @@ class Frame:
         self.right = self.width - max(10.0, last + 4) - (34 if isinstance(self.y, Rows) else 0)
         self.entries = _layout_legend(self.names, self.width)
         self.top = 26 + 17 * (self.entries[-1][2] + 1 if self.entries else 0) + (20 if self.y.label else 2)
-        below = 22 + (14 if self.x.label else 0)
-        if self.fixed:
-            self.height += self.top + below
+        below = 22 + (14 if self.x.label else 0) + 14 * len(self.notes)
+        self.height += self.top + below if self.fixed else 14 * len(self.notes)
         self.bottom = max(self.height - below, self.top + 20)
         self.height = self.bottom + below
 
@@ -72,8 +74,12 @@ class Frame:
             out.append(f'<g class="{series_class(k)}">{sample}{label}</g>')
         if self.y.label:
             out.append(render_text(2, self.top - 11, self.y.label))
+        middle = (self.left + self.right) / 2
         if self.x.label:
-            out.append(render_text((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
+            out.append(render_text(middle, self.bottom + 31, self.x.label, "middle"))
+        for k, note in enumerate(self.notes):
+            below = self.height - 5 - 14 * (len(self.notes) - 1 - k)
+            out.append(render_text(middle, below, fit_text(note, 2 * (self.width - middle) - 10), "middle", full=note))
         return "".join(out)
 
     def _render_sample(self, k: int, left: float, middle: float) -> str:

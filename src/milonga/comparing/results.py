@@ -195,8 +195,12 @@ def summarise_metric(runs: Mapping[int, Outcome], metric: str, axis: str) -> dic
 
 
 def _compute_band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
-    """Compute the mean curve with its t interval at every point; for a single seed the band has width zero."""
+    """Compute the mean curve with its t interval at every point; for a single seed the band has width zero. Where the axis
+    stands still at first, in a warm-up, it has its first place twice: at the start, and after the warm-up."""
     places, heights = stats.align_curves(curves)
+    if any(len(points) > 1 and points[0][0] == points[1][0] for points in curves):
+        starts = [points[0][1] for points in curves]
+        places, heights = np.append(places[:1], places), np.column_stack([starts, heights])
     centre = heights.mean(axis=0)
     halves = np.array([stats.half_width(list(column)) or 0.0 for column in heights.T])
     columns = {"x": places, "mean": centre, "low": centre - halves, "high": centre + halves}

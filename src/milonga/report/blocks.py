@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from milonga.health import Finding
 from milonga.runfolder.transcripts import Transcript
 
 
@@ -44,6 +45,13 @@ class Points:
     """A list of sentences."""
 
     texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is wrong with runs, each with its badge."""
+
+    findings: Sequence[Finding]
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Folded:
     block: Sheet | Code | Facts
 
 
-Block = Sheet | Facts | Text | Verdict | Points | Figures | Code | Talks | Folded
+Block = Sheet | Facts | Text | Verdict | Points | Findings | Figures | Code | Talks | Folded
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from milonga.charts import Series, line_chart
 from milonga.config import read_toml, to_toml
 from milonga.errors import RunFolderError, UserError
-from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text, Verdict
+from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Findings, Folded, Points, Section, Sheet, Text, Verdict
 from milonga.report.curves import (
     F1,
     GENERATOR,
@@ -19,8 +19,17 @@ from milonga.report.curves import (
     describe_series,
     draw_pair_chart,
     get_title,
+    is_difference,
 )
-from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
+from milonga.report.sheets import (
+    AXIS_NAMES,
+    Result,
+    build_sheets,
+    format_interval,
+    list_findings,
+    list_notes,
+    shorten_arm_names,
+)
 from milonga.report.verdicts import describe_comparison
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.record import read_json
@@ -28,7 +37,7 @@ from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
 """The empty curve of an arm that lacks a metric, so that the arm keeps its colour in all charts."""
-BANDS = "bands: 95 % t interval over seeds"
+WARM_UP = "; at 0: the start, and after the warm-up"
 PLAN, RESULT, CLAIM = "compare.toml", "compare.json", "claim.json"
 
 
@@ -56,10 +65,10 @@ def _build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None
     fair = f"{result['match']} matched, measured on {result['split']}"
     lead = f"{len(names)} arms on {task}, seeds {seeds}, {fair}. Folder: {folder}"
     costs, *outcomes = build_sheets(result)
-    said = list_remarks(result)
+    said, wrong = list_notes(result), list_findings(result)
     sections = [
         *([_build_claim_section(claim)] if claim is not None else []),
-        Section("In short", [Verdict(describe_comparison(result))]),
+        Section("In short", [Verdict(describe_comparison(result)), *([Findings(wrong)] if wrong else [])]),
         Section("Curves", [Figures(_build_figures(result))]),
         Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
         Section("What each arm used", [costs, _build_runs_sheet(result), *([Points(said)] if said else [])]),
@@ -109,25 +118,44 @@ def _build_figures(result: Result) -> list[Figure]:
     short = shorten_arm_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
     arms = {short[name]: arm["metrics"] for name, arm in result["arms"].items()}
-    figures = [build_metric_figure(metric, arms, f"{AXIS_NAMES[result['axis']]}; {BANDS}") for metric in metrics]
+    figures = [build_metric_figure(metric, arms, AXIS_NAMES[result["axis"]]) for metric in metrics]
     return [one for one in (*figures, build_pair_figure(result, short)) if one is not None]
 
 
 def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis: str) -> Figure | None:
     """Build the mean curves of all arms with their bands, as far as the curves go: bands are clipped to what can be, and cut
-    off where they are far wider than the curves. `arms`: name -> metric -> measurements with a `curve`. An arm's colour, dash
-    and points follow from its place among the arms: board, report and plots pass them in one order.
+    off where they are far wider than the curves; where one would fill the chart, as that of two seeds does, the seeds' own ends
+    are drawn. `arms`: name -> metric -> measurements with a `curve`. An arm's colour, dash and points follow from its place
+    among the arms: board, report and plots pass them in one order.
     """
-    found = {name: NOWHERE if metric not in metrics else metrics[metric]["curve"] for name, metrics in arms.items()}
-    series = [
-        Series(name, c["x"], c["mean"], *([clip_to_range(metric, v) for v in c[side]] for side in ("low", "high")))
-        for name, c in found.items()
-    ]
+    found = {name: metrics.get(metric, {"curve": NOWHERE}) for name, metrics in arms.items()}
+    series = [_make_mean_series(name, metric, one["curve"], one.get("values", ())) for name, one in found.items()]
     if not any(one.x for one in series):
         return None
-    title = get_title(metric)
-    svg = line_chart(title, series, x_label=axis, least=LEAST_REACH if metric in TITLES else 0.0)
+    title, known = get_title(metric), metric in TITLES
+    svg = line_chart(
+        title,
+        series,
+        x_label=axis + (WARM_UP if any(len(one.x) > 1 and one.x[0] == one.x[1] for one in series) else ""),
+        least=LEAST_REACH if known else 0.0,
+        zero=known and is_difference(metric),
+        bands=f"95 % t interval over {_count_seeds(series)}seeds",
+        ends="each seed",
+    )
     return Figure(svg, title, [describe_series(one) for one in series if one.x])
+
+
+def _make_mean_series(name: str, metric: str, curve: Mapping[str, Any], ends: Sequence[float]) -> Series:
+    low, high = ([clip_to_range(metric, value) for value in curve[side]] for side in ("low", "high"))
+    return Series(name, curve["x"], curve["mean"], low, high, ends)
+
+
+def _count_seeds(series: Sequence[Series]) -> str:
+    """Say over how many seeds the intervals are; nothing where that is not known."""
+    counts = [len(one.ends) for one in series if len(one.ends) > 1]
+    if not counts:
+        return ""
+    return f"{max(counts)} " if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} "
 
 
 def build_pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:

@@ -73,7 +73,7 @@ class Panel:
     title: str
     metrics: Mapping[str, str]
     reach: tuple[float, float] | None = (0.0, 1.0)
-    """What the axis shows at least; None: as far as the curves go."""
+    """What the axis shows at least; None: as far as the curves go. Of a gap it shows zero, for its sign is what matters."""
     every: Mapping[str, str] = field(default_factory=dict)
     """If set, draw all metrics of a turn that end with one of these suffixes, instead of `metrics`: suffix -> the name of the
     curve, with the agent or the policy in the place of {}."""
@@ -100,7 +100,7 @@ PANELS = (
             "eval/verifier/trivial/error_modal": "F1 that needs no steps",
         },
     ),
-    Panel("Hacking gap", {"eval/hacking_gap": "solutions", "eval/step_hacking_gap": "steps"}, None),
+    Panel("Hacking gap", {"eval/hacking_gap": "solutions", "eval/step_hacking_gap": "steps"}, (0.0, 0.0)),
     Panel(
         "While training",
         {
@@ -207,7 +207,8 @@ def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
 def build_chosen_figure(run: Measured, metric: str) -> Figure | None:
     """Build the figure of one metric of one run, whichever it is."""
     one = make_series(run, metric, metric)
-    return Figure(line_chart(metric, [one], x_label="turn"), metric, [describe_series(one)]) if one.x else None
+    svg = line_chart(metric, [one], x_label="turn", zero=is_difference(metric), bands="95 % interval over the items")
+    return Figure(svg, metric, [describe_series(one)]) if one.x else None
 
 
 def build_metric_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[Figure]:
@@ -217,7 +218,7 @@ def build_metric_figures(runs: Sequence[Measured], names: Sequence[str]) -> list
         curves = [(name, run.get_curve(metric)) for name, run in zip(names, runs, strict=True)]
         series = [Series(name, turns, values) for name, (turns, values) in curves]
         if any(one.x for one in series):
-            shares = None if metric.endswith("gap") else (0.0, 1.0)
+            shares = (0.0, 0.0) if is_difference(metric) else (0.0, 1.0)
             svg = line_chart(TITLES[metric], series, x_label="turn", y_range=shares)
             out.append(Figure(svg, TITLES[metric], [describe_series(one) for one in series if one.x]))
     return out

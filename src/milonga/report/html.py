@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from html import escape
 
 from milonga import charts
+from milonga.health import Finding
 from milonga.report.blocks import (
     Block,
     Chapter,
     Code,
     Facts,
     Figures,
+    Findings,
     Folded,
     Points,
     Report,
@@ -28,15 +30,15 @@ from milonga.report.blocks import (
     Text,
     Verdict,
 )
-from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
+from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict, is_setting
 from milonga.text import escape_invisible
 
 STYLE = (
     """
 :root{color-scheme:light dark;--ink:#1f2328;--soft:#59636e;--line:#dfe3e8;--paper:#fff;--card:#f6f8fa;--good:#00734f;
---bad:#b34700;--mark:#fff3dc}
+--bad:#b34700;--mark:#fff3dc;--bad-card:#fdeadb;--amber:#805600;--amber-card:#fcf0d2}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--paper:#0d1117;--card:#151b23;
---good:#2fc49b;--bad:#f08a45;--mark:#3a2c12}}
+--good:#2fc49b;--bad:#f08a45;--mark:#3a2c12;--bad-card:#3d2716;--amber:#e8b95a;--amber-card:#3a2f14}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1120px;padding:28px 24px 60px;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
@@ -51,6 +53,12 @@ nav{margin:14px 0 0;font-size:13.5px;color:var(--soft)}
 nav a{color:inherit;margin-right:14px;white-space:nowrap}
 .verdict{font-size:17px;line-height:1.45;max-width:90ch;margin:10px 0 14px;padding:12px 16px;background:var(--card);
 border-left:4px solid var(--good);border-radius:4px}
+.findings{list-style:none;padding:0;max-width:none}
+.findings li{display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline;padding:2px 0;overflow-wrap:anywhere}
+.badge{padding:0 7px;border-radius:4px;font-size:13px;white-space:nowrap}
+.badge.severe{background:var(--bad-card);color:var(--bad);font-weight:600}
+.badge.warning{background:var(--amber-card);color:var(--amber)}
+.help{color:var(--soft)}
 .wide{overflow-x:auto;margin:0 0 18px}
 table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:0 0 5px;white-space:nowrap}
@@ -67,7 +75,7 @@ th{font-weight:500;color:var(--soft)}
 figure{margin:0;min-width:0}
 pre{margin:0 0 12px;padding:10px 12px;background:var(--card);border-radius:6px;overflow-x:auto;white-space:pre-wrap;
 overflow-wrap:anywhere}
-pre,code{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+pre,code,.code{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 details{margin:0 0 14px}
 summary{cursor:pointer;color:var(--soft);font-size:13.5px;margin-bottom:8px}
 .talks{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:16px}
@@ -144,6 +152,8 @@ def render_block(block: Block) -> str:
         return f'<p class="verdict">{_escape_text(block.text)}</p>'
     if isinstance(block, Points):
         return "<ul>" + "".join(f"<li>{_escape_text(text)}</li>" for text in block.texts) + "</ul>"
+    if isinstance(block, Findings):
+        return f'<ul class="findings">{"".join(map(_render_finding, block.findings))}</ul>'
     if isinstance(block, Figures):
         return '<div class="figures">' + "".join(f"<figure>{one.svg}</figure>" for one in block.figures) + "</div>"
     if isinstance(block, Code):
@@ -152,6 +162,14 @@ def render_block(block: Block) -> str:
         return f"<details><summary>{_escape_text(block.title)}</summary>{render_block(block.block)}</details>"
     assert isinstance(block, Talks)
     return '<div class="talks">' + "".join(render_talk(one) for one in block.talks) + "</div>"
+
+
+def _render_finding(one: Finding) -> str:
+    """Render a finding as the board does. The symbol differs too, so that colour alone never carries the meaning."""
+    kind, mark = ("severe", "✗") if one.severe else ("warning", "!")
+    helps = f'<span class="{"code" if is_setting(one.help) else "help"}">{_escape_text(one.help)}</span>' if one.help else ""
+    badge = f'<span class="badge {kind}">{mark} {_escape_text(one.badge)}</span>'
+    return f"<li>{badge} <span>{_escape_text(one.text)}</span> {helps}</li>"
 
 
 def _render_sheet(sheet: Sheet) -> str:

@@ -5,7 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from milonga.report.blocks import Block, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text, Verdict
+from milonga.report.blocks import (
+    Block,
+    Code,
+    Facts,
+    Figures,
+    Findings,
+    Folded,
+    Points,
+    Report,
+    Sheet,
+    Talk,
+    Talks,
+    Text,
+    Verdict,
+)
 from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
 from milonga.text import escape_invisible
 
@@ -31,6 +45,8 @@ def render_block(block: Block) -> str:
         return escape_markdown(block.text)
     if isinstance(block, Points):
         return "\n".join(f"- {escape_markdown(text)}" for text in block.texts)
+    if isinstance(block, Findings):
+        return "\n".join(f"- **{escape_markdown(one.badge)}**: {escape_markdown(str(one))}" for one in block.findings)
     if isinstance(block, Figures):
         return "\n".join(f"- {escape_markdown(one.title)}: {escape_markdown('; '.join(one.said))}" for one in block.figures)
     if isinstance(block, Code):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
+from milonga.health import Badge, Finding
 from milonga.report.blocks import Sheet
 from milonga.report.curves import clip_to_range, get_title
 from milonga.text import format_amount, format_number
@@ -102,17 +104,29 @@ def format_interval(value: Sequence[float] | None) -> str:
 
 def list_remarks(result: Result) -> list[str]:
     """List the failed runs and the notes of a comparison, and what is wrong with its runs."""
-    runs = [f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]]
+    return [*list_notes(result), *(f"{one.badge}: {one}" for one in list_findings(result))]
+
+
+def list_notes(result: Result) -> list[str]:
+    """List the failed runs and the notes of a comparison."""
+    return [*(f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]), *result["notes"]]
+
+
+def list_findings(result: Result) -> list[Finding]:
+    """List what is wrong with the runs of a comparison, what is severe first. Results of earlier versions have none."""
     short = shorten_arm_names(list(result["arms"]))
-    # Results of earlier versions have none.
-    health = [_describe_health(short.get(one["arm"], one["arm"]), one) for one in result.get("health", ())]
-    return [*runs, *result["notes"], *health]
+    found = []
+    for one in result.get("health", ()):
+        badge = cast(Badge, str(one["badge"]))  # of another version's it may be another, and is shown all the same
+        finding = Finding(badge, str(one["text"]), str(one["help"]), severe=bool(one.get("severe")))
+        found.append(tell_whose(finding, short.get(one["arm"], one["arm"]), one["seeds"], one["runs"]))
+    return sorted(found, key=lambda one: not one.severe)
 
 
-def _describe_health(name: str, one: Mapping[str, Any]) -> str:
-    whose = f"{len(one['seeds'])} of {one['runs']} runs" if one["runs"] > 1 else "its run"
-    helps = f": {one['help']}" if one["help"] else ""
-    return f"{one['badge']}: {name}, {whose}; in seed {one['seeds'][0]} {one['text']}{helps}"
+def tell_whose(one: Finding, arm: str, seeds: Sequence[object], runs: int) -> Finding:
+    """A finding that says whose it is: an arm's, in the words of the first of the seeds that have it."""
+    whose = f"{len(seeds)} of {runs} runs" if runs > 1 else "its run"
+    return replace(one, text=f"{arm}, {whose}; in seed {seeds[0]} {one.text}")
 
 
 def shorten_arm_names(arms: Sequence[str]) -> dict[str, str]:

@@ -37,3 +37,8 @@ def describe_answer(one: Transcript) -> str:
     right, asked = one.agreeing
     more = f" ({right} of {asked} verifications call it right)" if asked > 1 else ""
     return f"{answer}: {grade}. The verifier says {said}{more}.{cut}"
+
+
+def is_setting(help: str) -> bool:
+    """Whether advice is a setting to copy, not a sentence."""
+    return " " not in help.removeprefix("--set ")

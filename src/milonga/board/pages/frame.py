@@ -51,6 +51,8 @@ def page_frame(title: str, up: str | None = None, full: str | None = None) -> It
 
 
 def show_not_found(text: str) -> None:
+    """Show that there is nothing at this address; programs are told by the status."""
+    ui.status_code(404)
     with page_frame("not found", make_url("")):
         add_text(text, "note")
         add_link("all runs", make_url(""))

@@ -29,6 +29,7 @@ from milonga.report.curves import (
     build_panel_figure,
     build_time_figure,
 )
+from milonga.report.words import is_setting
 from milonga.runfolder.matrix import FIGURES, Matrix, read_matrix
 from milonga.runfolder.matrix import Figure as Pair
 
@@ -146,7 +147,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
             add_text(("✗ " if one.severe else "! ") + one.badge, "badge severe" if one.severe else "badge warning")
             add_text(one.text, "words")
             if one.help:
-                add_text(one.help, "help-text" if " " in one.help.removeprefix("--set ") else "help-text code")
+                add_text(one.help, "help-text code" if is_setting(one.help) else "help-text")
 
 
 def _add_matrix(matrix: Matrix | str | None) -> list[Chart]:

@@ -73,7 +73,6 @@ def format_group(entry: Entry) -> dict[str, str]:
     cards = entry.cards
     counts = {state: sum(card.state == state for card in cards) for state in dict.fromkeys(card.state for card in cards)}
     missing = {"to come": count} if (count := entry.group.planned - len(cards)) > 0 else {}
-    alone = len(counts | missing) == 1
     accuracies = [card.figures["accuracy"] for card in cards if "accuracy" in card.figures]
     ends = dict.fromkeys(f"{value:.3f}" for value in (min(accuracies), max(accuracies))) if accuracies else ["–"]
     return {
@@ -81,7 +80,7 @@ def format_group(entry: Entry) -> dict[str, str]:
         "state": entry.state,
         "task": _format_shared([card.task for card in cards], "tasks"),
         "model": _format_shared([card.model for card in cards], "models"),
-        "turn": "" if alone else ", ".join(f"{count} {state}" for state, count in (counts | missing).items()),
+        "turn": ", ".join(f"{count} {state}" for state, count in (counts | missing).items()) or "–",
         "accuracy": " – ".join(ends),
         "sound": "",
         "F1": "",

@@ -9,12 +9,16 @@ from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
 from milonga.board.pages.parts import add_box, add_link, add_text, make_url, show_table
-from milonga.board.sides import Arm, Judged, choose_metrics, read_arm_names, read_verdicts, summarise_arms
-from milonga.report.comparisons import BANDS, build_metric_figure
+from milonga.board.pages.run import show_findings
+from milonga.board.sides import Arm, Judged, choose_metrics, collect_findings, read_arm_names, read_verdicts, summarise_arms
+from milonga.health import Finding
+from milonga.report.comparisons import build_metric_figure
 from milonga.report.curves import get_title
-from milonga.report.sheets import format_measured
+from milonga.report.sheets import AXIS_NAMES, format_measured
 
-AXIS = f"turns of the lead agent; {BANDS}"
+AXIS = AXIS_NAMES["lead_turn"]
+MOST_FINDINGS = 6
+"""Most findings that stand above the charts unfolded."""
 
 
 async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison: Comparison | None) -> None:
@@ -29,6 +33,7 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
         if not cards:
             add_text("Tick some runs in the list of runs, and come again." if comparison is None else "No runs yet.", "note")
         verdict = add_text("", "verdict", "p")
+        health = add_box()
         with add_box("links"):
             if comparison is not None and comparison.finished:
                 add_link("Report", make_url("report", comparison.name), "button", data_item="report")
@@ -37,8 +42,10 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
         table, verdicts = add_box("scroll"), add_box()
         _show_run_links(cards, comparison)
 
+    wrong: Sequence[Finding] = ()
+
     async def refresh() -> None:
-        nonlocal known, told
+        nonlocal known, told, wrong
         arms = await asyncio.to_thread(_summarise_now, board, cards, comparison, metrics)
         if _arms_differ(arms, known):
             known = arms
@@ -52,6 +59,13 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
                 verdict.change_text(told.verdict if isinstance(told, Judged) else "")
                 with verdicts:
                     _show_verdicts(told)
+        kept = told.findings if isinstance(told, Judged) else None
+        found = collect_findings(arms) if kept is None else kept
+        if list(found) != list(wrong):
+            wrong = found
+            health.clear()
+            with health:
+                _show_health(found)
 
     await refresh()
     refresh_periodically(refresh)
@@ -69,8 +83,11 @@ def _summarise_now(board: Board, cards: Sequence[Card], comparison: Comparison |
 
 
 def _list_current_runs(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
-    """List the requested runs; for a comparison, the runs that exist by now."""
-    found = None if comparison is None else board.catalogue.find_comparison(comparison.name)
+    """List the requested runs as they are now; for a comparison, the runs that exist by now."""
+    if comparison is None:
+        now = {card.name: card for card in board.catalogue.scan()}
+        return [now[card.name] for card in cards if card.name in now]
+    found = board.catalogue.find_comparison(comparison.name)
     return cards if found is None else sorted(found[1], key=lambda card: card.name)
 
 
@@ -97,5 +114,15 @@ def _show_verdicts(verdicts: Judged | str) -> None:
     for sheet in verdicts.sheets:
         with add_box("scroll"):
             show_table(sheet.title, sheet.head, sheet.rows)
-    for text in verdicts.remarks:
+    for text in verdicts.notes:
         add_text(text, "note")
+
+
+def _show_health(found: Sequence[Finding]) -> None:
+    """Show what is wrong with the arms as the page of a run does; of much, such as in a large sweep, what is less is folded."""
+    with add_box("findings"):
+        show_findings(found[:MOST_FINDINGS])
+        if len(found) > MOST_FINDINGS:
+            with add_box("config", "details"):
+                add_text(f"{len(found) - MOST_FINDINGS} more", "", "summary")
+                show_findings(found[MOST_FINDINGS:])
