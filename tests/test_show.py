@@ -126,11 +126,14 @@ def test_what_is_wrong_is_said_once_while_it_lasts(monkeypatch: pytest.MonkeyPat
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     view = LiveView("title", 4)
-    solver, judge = ("truncated", "generator"), ("truncated", "verifier")
-    for turn, health in enumerate(
-        [{}, {solver: "10 % are cut"}, {solver: "20 % are cut", judge: "12 % are"}, {}, {solver: "30 % are cut"}]
-    ):
-        view.add({"turn": turn}, health)
+
+    def find(generator: str = "", verifier: str = "") -> list[Finding]:
+        said = {"generator": generator, "verifier": verifier}
+        return [Finding("truncated", text, subject=agent) for agent, text in said.items() if text]
+
+    turns = [find(), find("10 % are cut"), find("20 % are cut", "12 % are"), find(), find("30 % are cut")]
+    for turn, findings in enumerate(turns):
+        view.add({"turn": turn}, findings)
     said = [line for line in screen.getvalue().splitlines() if line.startswith("health")]
     assert said == [f"health: truncated: {text}" for text in ("10 % are cut", "12 % are", "30 % are cut")]
 
@@ -222,7 +225,7 @@ def test_numbers_are_written_alike_everywhere(monkeypatch: pytest.MonkeyPatch) -
     assert found == ["nan", "inf", "4.0e-04", "0.000", "0.250", "3", "—"]
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
-    LiveView("title", 4).add({"turn": 1, ACCURACY: 0.25, "learn/generator/entropy": 0.0004}, {})
+    LiveView("title", 4).add({"turn": 1, ACCURACY: 0.25, "learn/generator/entropy": 0.0004})
     assert screen.getvalue().startswith("turn 1  held-out 0.250  entropy 4.0e-04")
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from milonga.health import Finding, examine
 from milonga.report.curves import TITLES
 from milonga.report.verdicts import describe_run
+from milonga.runfolder.console import make_text, render_finding
 from milonga.runfolder.flow import compute_credit
 from milonga.runfolder.locks import is_at_work
 from milonga.runfolder.matrix import FIGURES, read_matrix
@@ -46,9 +47,7 @@ KINDS = ("eval/", "rollouts/", "learn/", "credit/")
 def print_text(console: Console, *parts: str | tuple[str, str], wrap: bool = False) -> None:
     """Print text that may be anybody's in one paragraph: no part of it is markup, and control characters are escaped. A part
     may come with a style. Sentences may be wrapped to a terminal's width; what is copied, or was written by a model, is not."""
-    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-    text = Text.assemble(*((escape_invisible(text, lines=True), style) for text, style in pairs))
-    console.print(text, soft_wrap=not (wrap and console.is_terminal))
+    console.print(make_text(*parts), soft_wrap=not (wrap and console.is_terminal))
 
 
 def draw_sparkline(values: Sequence[float]) -> str:
@@ -178,7 +177,7 @@ def print_health(findings: Sequence[Finding], console: Console) -> None:
     if not findings:
         print_text(console, "health: ", ("nothing found wrong", "green"))
     for one in findings:
-        print_text(console, "health: ", (one.badge, "bold red" if one.severe else "bold yellow"), f": {one}", wrap=True)
+        console.print(render_finding(one), soft_wrap=not console.is_terminal)
 
 
 def print_next_steps(steps: Sequence[str], console: Console) -> None:

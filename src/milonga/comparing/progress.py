@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -52,7 +52,7 @@ class Progress(Panel):
 
     def tick(self) -> None:
         if self.live:
-            self.live.update(self.render(), refresh=True)
+            self.live.update(self._render(""), refresh=True)
 
     def fraction_done(self, run: Run) -> float:
         total = self.turns.get(run.arm)
@@ -70,7 +70,9 @@ class Progress(Panel):
         missing = self.total - self.done - self.failed - now
         return (time.monotonic() - self.began) / gained * missing if gained > 0 else None
 
-    def render(self) -> Group:
+    def _render(self, now: str) -> RenderableType:
+        if not self.running:
+            return Text(self.format_summary())
         table = Table("run", "seed", "turn", title="in progress", title_justify="left")
         for run in self.running:
             total = self.turns.get(run.arm)
