@@ -37,6 +37,8 @@ Badge = Literal[
 ]
 BADGES: tuple[Badge, ...] = get_args(Badge)
 """The words for what can be wrong, in the order in which it is told: what causes others comes before them."""
+HANGS_ON_MACHINE: tuple[Badge, ...] = ("memory", "slow grader")
+"""What another machine might not have: it is told, and never kept in results, which are the same wherever they were made."""
 
 RECENT = 5
 """Turns of an agent that are averaged: one alone is noise, and after as many without a signal a run stops."""
