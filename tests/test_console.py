@@ -23,6 +23,7 @@ FINDINGS = [
     Finding("one-sided", "the verifier calls 96 % of the solutions right, and 36 % are: its verdicts are one-sided"),
 ]
 GOING = "generator: 12 of 256 outputs written, the next 244 are at token 6 of at most 1,024  [0:10 < 1:00]"
+CLOCK = re.compile(r"\[\d:\d\d < \d:\d\d\]( |$)")
 
 
 @pytest.fixture
@@ -69,7 +70,8 @@ def test_all_that_matters_is_seen_on_a_small_terminal(written: Callable[[], str]
     assert lines[2].split()[1] == "generator" and len(lines[2].split()) == len(headings)
     for one in FINDINGS:
         assert f"health: {one.badge}: {one}" in said
-    assert GOING.replace("  ", " ") in said and "[0:00 < 0:0" in said
+    before, going, after = said.partition(GOING.replace("  ", " "))
+    assert going and not after and CLOCK.search(before)
 
 
 @pytest.mark.parametrize(("columns", "height"), [(160, 50), (80, 24), (80, 18), (60, 20), (40, 12), (30, 8), (20, 5)])
@@ -83,7 +85,7 @@ def test_how_far_a_run_is_stays_on_every_screen(
         view.show_progress("generator: learns")
         lines = read_screen(written())
     assert len(lines) <= height and all(len(line) <= columns for line in lines)
-    assert lines[-1].strip() == "generator: learns" and "[0:00 < 0:0" in lines[-2]
+    assert lines[-1].strip() == "generator: learns" and CLOCK.search(lines[-2])
     table = [line for line in lines if "0.250" in line]
     assert len(table) == SHOWN if height == 50 else len(table) >= 3 or height < 12
     assert all(set(line.replace("│", " ").split()[1:]) <= {"generator", "0.250", "0.500"} for line in table)
@@ -114,7 +116,7 @@ def test_what_was_going_on_does_not_stay_when_the_view_ends(written: Callable[[]
         show_turns(view)
         view.show_progress(GOING)
     said = " ".join(read_screen(written()))
-    assert "generator: 12 of" not in said and "[0:00 < 0:00]" in said and said.count("one-sided:") == 1
+    assert "generator: 12 of" not in said and CLOCK.search(said) and said.count("one-sided:") == 1
 
 
 def test_a_view_without_a_turn_leaves_nothing_but_what_was_said(written: Callable[[], str]) -> None:
@@ -128,4 +130,4 @@ def test_a_view_without_a_turn_leaves_nothing_but_what_was_said(written: Callabl
 def test_a_comparison_ends_with_its_count_of_runs(written: Callable[[], str]) -> None:
     with Progress(4, 4, 2, {}) as progress:
         progress.tick()
-    assert [line for line in read_screen(written()) if line.strip()] == ["4/4 runs  [0:00]"]
+    assert [re.sub(r"\d:\d\d", "0:00", line) for line in read_screen(written()) if line.strip()] == ["4/4 runs  [0:00]"]
