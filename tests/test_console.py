@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from milonga.cli.show import print_health
+from milonga.comparing.pool import Run
 from milonga.comparing.progress import Progress
 from milonga.health import Finding
 from milonga.runfolder.console import COLUMNS, SHOWN, LiveView, Panel
@@ -131,3 +133,13 @@ def test_a_comparison_ends_with_its_count_of_runs(written: Callable[[], str]) ->
     with Progress(4, 4, 2, {}) as progress:
         progress.tick()
     assert [re.sub(r"\d:\d\d", "0:00", line) for line in read_screen(written()) if line.strip()] == ["4/4 runs  [0:00]"]
+
+
+def test_many_runs_side_by_side_leave_room_for_how_far_a_comparison_is(written: Callable[[], str], tmp_path: Path) -> None:
+    with Progress(64, 0, 32, {"tango": 10}) as progress:
+        for seed in range(32):
+            progress.begin(Run("tango", seed, tmp_path / f"{seed}"))
+        progress.tick()
+        lines = read_screen(written())
+    assert len(lines) == 24 and sum("0/10" in line for line in lines) == 18
+    assert lines[-1].startswith("and 14 more in progress; 0/64 runs  [0:")

@@ -15,6 +15,9 @@ from milonga.runfolder.console import Panel, format_time
 from milonga.runfolder.files import is_row
 from milonga.text import escape_invisible
 
+AROUND = 6
+"""Lines of the view that are no runs: a title, the head of the table and what surrounds it, and the summary."""
+
 
 class Progress(Panel):
     """A table of the runs in progress on a terminal; a line for each run that begins or ends elsewhere."""
@@ -74,12 +77,14 @@ class Progress(Panel):
         if not self.running:
             return Text(self.format_summary())
         table = Table("run", "seed", "turn", title="in progress", title_justify="left")
-        for run in self.running:
+        shown = list(self.running)[: max(1, self.console.height - AROUND)]
+        for run in shown:
             total = self.turns.get(run.arm)
             table.add_row(
                 Text(escape_invisible(run.arm)), str(run.seed), f"{read_last_turn(run.folder)}" + (f"/{total}" if total else "")
             )
-        return Group(table, Text(self.format_summary()))
+        more = len(self.running) - len(shown)
+        return Group(table, Text((f"and {more} more in progress; " if more else "") + self.format_summary()))
 
 
 def read_last_turn(folder: Path) -> int:
