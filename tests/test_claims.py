@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from cases import TINY
 from helpers import Command
@@ -32,6 +34,7 @@ from milonga.claims import (
     plan_pilot,
     summarise_claim,
 )
+from milonga.cli.claims import list_claims
 from milonga.comparing import stats
 from milonga.errors import ConfigError
 from milonga.systems.claim import LEARNS, ROOM, Claim, Condition, Measured, beat_blind_choice
@@ -174,6 +177,17 @@ def test_what_few_seeds_can_show_is_said(milonga: Command) -> None:
     assert find_visible(some_claim(), 20) is None and find_visible(some_claim(spread=0.5), 2) is None
     (row,) = milonga("claim", "asl", "--list", "--json").json["claims"]
     assert len(row["seeds"]) == MOST_SEEDS and row["visible"] > 0.4 > row["matters"]
+
+
+@pytest.mark.parametrize("name", [*CLAIMS])
+def test_one_claim_is_told_in_words_that_fit_the_terminal(name: str) -> None:
+    screen = io.StringIO()
+    list_claims(Console(file=screen, width=80, force_terminal=True, color_system=None), name)
+    lines, words = screen.getvalue().splitlines(), " ".join(screen.getvalue().split())
+    assert max(map(len, lines)) <= 80 and not re.search(r"\d\.\d{4}|True|False|None|visible:|gpu:|matters:", words)
+    claim = CLAIMS.get(name)
+    assert f"difference that would matter: {claim.matters:.3f}" in words
+    assert f"wants a GPU: {'yes' if claim.gpu else 'no'}" in words and words.count("condition: ") == len(claim.conditions)
 
 
 # What must be so first.

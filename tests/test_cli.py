@@ -328,7 +328,8 @@ def test_a_listing_says_what_each_is_and_all_columns_on_request(milonga: Command
     assert "A generator and a generative step verifier" in short and "2505.15034" not in short
     assert "rewards: step; needs: answers; bindings: own, lora; paper: arXiv 2505.15034" in " ".join(whole.split())
     one = milonga("claim", "prime", "--list")
-    assert "arms: prime, prime:options.prm_update=none\nmetric: eval/verifier/pair_accuracy\n" in one.out
+    assert "\narms: prime, prime:options.prm_update=none\n" in one.out
+    assert "\nmetric: eval/verifier/pair_accuracy (verifier: accuracy on pairs)\n" in one.out
     assert "prm_update" not in milonga("claim", "--list").out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import milonga
 from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import read_last_turn
-from milonga.comparing.results import examine_arm
+from milonga.comparing.results import analyse, examine_arm
 from milonga.comparing.tables import draw, to_markdown
 from milonga.errors import ConfigError, RunFolderError
 from milonga.report.curves import TITLES
@@ -432,6 +433,36 @@ def test_a_comparison_says_what_is_wrong_with_its_runs(plain: tuple[Path, dict[s
     (said,) = list_remarks(result | {"failed": [], "notes": [], "health": [found]})
     assert said.startswith("no signal: grpo, 2 of 2 runs; in seed 100 ") and found["help"] in said
     assert examine_arm(arm, (100,), tmp_path / "nowhere") == []
+
+
+def test_what_hangs_on_the_machine_is_told_and_not_kept(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """A grader that takes half of every turn in all runs, and a GPU that was nearly full in one of them."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.tables import print_tables
+
+    out = tmp_path / "copied"
+    shutil.copytree(plain[0], out)
+    for run in out.glob("*/seed-*"):
+        (run / "timing.jsonl").write_text(json.dumps({"turn": 1, "turn_s": 4.0, "idle_s": 2.0}) + "\n")
+    full = out / "grpo" / "seed-101"
+    rows = JsonLines(full / "metrics.jsonl").rows()
+    rows[-1]["learn/generator/peak_gib"] = 9.5
+    (full / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (full / "machine.jsonl").write_text(json.dumps({"turn": 0, "gpu_gib": [10.0]}) + "\n")
+    comparison = plan_comparison(["frozen", "grpo"], seeds=2, turns=2, match="turns", settings=[TINY])
+    result = analyse(comparison, out, {}, [])
+    assert result["health"] == plain[1]["health"]
+    screen = StringIO()
+    print_tables(result, Console(file=screen, width=200))
+    lines = screen.getvalue().splitlines()
+    slow = "2 of 2 runs; in seed 100 50 % of a turn, 2.0 s, go into prompts"
+    for arm in result["arms"]:
+        assert sum(line.startswith(f"slow grader: {arm}, {slow}") for line in lines) == 1
+    full_memory = "memory: grpo, 1 of 2 runs; in seed 101 learning the generator held 9.5 of 10.0 GiB"
+    assert [line.startswith(full_memory) for line in lines if line.startswith("memory")] == [True]
 
 
 def test_an_interval_ends_where_the_metric_ends() -> None:

@@ -319,6 +319,18 @@ def test_what_few_outputs_show_is_not_said_yet() -> None:
     assert [one.badge for one in find(make_rows(eval__hacking_gap=0.25), settings=small)] == ["gap grows"]
 
 
+@pytest.mark.parametrize(("problems", "least"), [(8, 8**-0.5), (16, 0.25), (64, 0.125), (100, 0.1), (1000, 0.1), (-4, 1.0)])
+def test_guesses_and_gaps_are_said_by_the_same_bound(problems: int, least: float) -> None:
+    """One over the root of the number of problems, and 10 points at least; of a number that cannot be, the most."""
+    settings = {"eval": {"problems": problems}}
+    for badge, make in (
+        ("guessed", lambda less: {"eval__generator__accuracy": 1.0, "eval__generator__sound_accuracy": 1.0 - less}),
+        ("gap grows", lambda more: {"eval__hacking_gap": more}),
+    ):
+        assert find(make_rows(**make(least - 0.01)), settings=settings) == []
+        assert [one.badge for one in find(make_rows(**make(least + 1e-9)), settings=settings)] == [badge]
+
+
 def test_who_has_nothing_to_learn_beside_one_that_learns_is_no_alarm() -> None:
     rows = [*make_rows(), {"turn": 7, "learner": "verifier", "signal": 0.0}]
     assert [(one.badge, one.severe) for one in find(rows)] == [("no signal", False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import milonga
 from cases import TINY
 from helpers import Command
 from milonga.api import plan_run
-from milonga.cli.show import choose_curves, draw_sparkline, list_next_steps, print_text, title_metric
-from milonga.comparing.arms import plan_comparison
+from milonga.cli.show import PAID, choose_curves, draw_sparkline, list_candidates, list_next_steps, print_text, show_run
+from milonga.cli.words import COUNTED, title_metric
+from milonga.comparing.arms import list_metrics, plan_comparison
 from milonga.config import Config, RewardSection, parse_setting, to_toml
 from milonga.engine import Progress
 from milonga.health import Finding
@@ -122,15 +124,72 @@ def test_the_curves_that_matter_are_accuracy_the_claim_and_what_is_usual(tmp_pat
     assert title_metric("eval/mine/zeal") == "mine/zeal"
 
 
+VARIED: dict[str, list[dict[str, Any]]] = {
+    "sweet_rl": [{"options": {"user": "simulator", "formats": 0}, "dialect": "plain"}],
+    "tango_balanced": [{"options": {"measured": 4}}],
+}
+"""Options by which a recipe measures something else."""
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES])
+def test_every_curve_that_may_be_shown_has_words(recipe: str, tmp_path: Path) -> None:
+    """Of whatever a recipe measures, and whatever of it is missing; counts are no curves that matter."""
+    for more in ({}, *VARIED.get(recipe, ())):
+        plan = resolve([TINY, SHORT[recipe].settings, {"recipe": recipe}, more])
+        measured = [*PAID, "learn/generator/entropy", "rollouts/generator/accuracy", *sorted(list_metrics(plan))]
+        record = make_record(tmp_path, plan.config, **dict.fromkeys(measured, 0.5))
+        left = {metric for metric in measured if metric not in list_candidates(record)}
+        assert all(metric.endswith((*COUNTED, "/reward")) for metric in left)
+        for metric in {*measured} - left:
+            words = title_metric(metric)
+            assert "/" not in words and "_" not in words and words != metric, metric
+
+
+def test_words_of_a_metric_say_whose_it_is_and_when() -> None:
+    said = {
+        "eval/generator/invalid_rate": "generator: share of outputs that cannot be read",
+        "rollouts/verifier/truncated_rate": "verifier: share of outputs that are cut, while training",
+        "learn/tester/entropy": "tester: entropy of a token",
+        "eval/generator/pass@8": "generator: chance that one of 8 is right",
+        "eval/verifier/bench_invalid_rate": "verifier: share of outputs that cannot be read, bench",
+        "eval/accuracy_on_sign_flip": "verifier: accuracy on sign flip",
+        "eval/mine/zeal": "mine/zeal",
+        "credit/generator/reward": "credit/generator/reward",
+        "own": "own",
+    }
+    assert {metric: title_metric(metric) for metric in said} == said
+
+
+def test_no_number_or_curve_is_cut_for_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal of 80 columns names are broken; in a pipe nothing is."""
+    config = resolve([TINY, SHORT["absolute_zero"].settings, {"recipe": "absolute_zero"}]).config
+    make_record(tmp_path, config)
+    rows = [{"turn": turn, "lead_turn": turn, "eval/proposer/learnable": 0.0004 / (turn + 1)} for turn in range(16)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for terminal in (True, False):
+        for all_ in (True, False):
+            screen = io.StringIO()
+            show_run(tmp_path, 0, Console(file=screen, width=80, force_terminal=terminal, color_system=None), all_)
+            lines = screen.getvalue().splitlines()
+            table = [line for line in lines if line[:1] in ("┏", "┃", "┡", "│", "└")]
+            assert any("4.0e-04" in line and "2.5e-05" in line and "█" in line for line in table)
+            assert not any("…" in line for line in table) and (max(map(len, table)) <= 80 or not terminal)
+            name = "eval/proposer/learnable" if all_ else "proposer: share of valid tasks that are solved sometimes"
+            assert any(name in line for line in lines) or (terminal and not all_)
+
+
 def test_what_is_wrong_is_said_once_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
     view = LiveView("title", 4)
-    solver, judge = ("truncated", "generator"), ("truncated", "verifier")
-    for turn, health in enumerate(
-        [{}, {solver: "10 % are cut"}, {solver: "20 % are cut", judge: "12 % are"}, {}, {solver: "30 % are cut"}]
-    ):
-        view.add({"turn": turn}, health)
+
+    def find(generator: str = "", verifier: str = "") -> list[Finding]:
+        said = {"generator": generator, "verifier": verifier}
+        return [Finding("truncated", text, subject=agent) for agent, text in said.items() if text]
+
+    turns = [find(), find("10 % are cut"), find("20 % are cut", "12 % are"), find(), find("30 % are cut")]
+    for turn, findings in enumerate(turns):
+        view.add({"turn": turn}, findings)
     said = [line for line in screen.getvalue().splitlines() if line.startswith("health")]
     assert said == [f"health: truncated: {text}" for text in ("10 % are cut", "12 % are", "30 % are cut")]
 
@@ -222,7 +281,7 @@ def test_numbers_are_written_alike_everywhere(monkeypatch: pytest.MonkeyPatch) -
     assert found == ["nan", "inf", "4.0e-04", "0.000", "0.250", "3", "—"]
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
-    LiveView("title", 4).add({"turn": 1, ACCURACY: 0.25, "learn/generator/entropy": 0.0004}, {})
+    LiveView("title", 4).add({"turn": 1, ACCURACY: 0.25, "learn/generator/entropy": 0.0004})
     assert screen.getvalue().startswith("turn 1  held-out 0.250  entropy 4.0e-04")
 
 

@@ -34,6 +34,7 @@ from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.health import BADGES
 from milonga.planning import find_shape
 from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import write_signed_config
 from milonga.tasks import make_task
 
 STUDY = """
@@ -411,6 +412,14 @@ def test_the_table_says_what_is_wrong_with_a_run_and_the_end_counts_it(tmp_path:
     name = name_run(bad, tmp_path)
     assert group_by_badge(tmp_path, [name, name_run(good, tmp_path)]) == {"no signal": [name]}
     assert group_by_badge(tmp_path, []) == {}
+    # A slow grader hangs on the machine: the end tells it, and the table is the same on every machine.
+    (good.folder / "timing.jsonl").write_text(json.dumps({"turn": 6, "turn_s": 4.0, "idle_s": 2.0}) + "\n")
+    assert group_by_badge(tmp_path, [name_run(good, tmp_path)]) == {}, "its settings cannot be read yet"
+    write_signed_config(good.folder, arms[1].arm.config(3))
+    write_table(tmp_path, arms)
+    found = group_by_badge(tmp_path, [name, name_run(good, tmp_path)])
+    assert found == {"no signal": [name], "slow grader": [name_run(good, tmp_path)]}
+    assert [row["health"] for row in JsonLines(tmp_path / "runs.jsonl").rows()] == [["no signal"], []]
 
 
 def test_as_many_runs_as_memory_bears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ another version's, or a stranger's), nothing here fails; every key in `Finding.s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
@@ -36,6 +37,8 @@ Badge = Literal[
 ]
 BADGES: tuple[Badge, ...] = get_args(Badge)
 """The words for what can be wrong, in the order in which it is told: what causes others comes before them."""
+HANGS_ON_MACHINE: tuple[Badge, ...] = ("memory", "slow grader")
+"""What another machine might not have: it is told, and never kept in results, which are the same wherever they were made."""
 
 RECENT = 5
 """Turns of an agent that are averaged: one alone is noise, and after as many without a signal a run stops."""
@@ -59,8 +62,8 @@ ONE_SIDED = 0.95
 RARE = 0.02
 """Share of right, or of wrong, answers below which there may be no problem at all that is solved sometimes."""
 CLEAR = 0.1
-"""Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap worth a word. With fewer than
-100 problems behind them it is more: twice the standard error of a share, at most 1 / sqrt(problems)."""
+"""Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap or a guess worth a word. With
+fewer than 100 problems behind them it is more: twice the standard error of a share, at most 1 / sqrt(problems)."""
 SEVERAL = 3
 """Outputs that must be bad before a share of them is: fewer may be an accident of a small batch."""
 OFF_RATIO = 0.05
@@ -166,6 +169,11 @@ class _Run:
         turns = len(self.latest(f"rollouts/{agent}/{metric}"))
         return turns * (self.number("batch.problems") or 32) if turns else self.number("eval.problems") or 64
 
+    @property
+    def clear(self) -> float:
+        """The difference of two shares of an evaluation's solutions from which on it is worth a word."""
+        return _find_clear(self.number("eval.problems") or 64.0)
+
     def is_share(self, agent: str, metric: str, least: float) -> bool:
         """Whether a share of an agent's outputs is at least this, and of several outputs."""
         share, each = self.now(agent, metric), self.number("batch.rollouts") or 8
@@ -210,6 +218,11 @@ class _Run:
             return make_objective(str(keys.pop("preset", "grpo")), keys).loss.kind == "policy_gradient"
         except UserError:  # of another version, or none of ours
             return False
+
+
+def _find_clear(problems: float) -> float:
+    """Find the difference of two shares of solutions to so many problems that is no accident of these problems."""
+    return max(CLEAR, 1 / math.sqrt(max(1.0, problems)))
 
 
 def _set(key: str, value: Any) -> dict[str, Any]:
@@ -378,7 +391,7 @@ def _find_one_sided(run: _Run) -> Iterator[Finding]:
         if true is None:
             away = not 1 - ONE_SIDED < said < ONE_SIDED
         else:
-            clear = max(CLEAR, max(1.0, readable * run.problems(agent, "positive_rate")) ** -0.5)
+            clear = _find_clear(readable * run.problems(agent, "positive_rate"))
             away = abs(said - true) >= clear and (not true / 2 <= said <= 2 * true or not 1 - ONE_SIDED < said < ONE_SIDED)
         if away:
             than = "" if true is None else f", and {format_share(true)} are"
@@ -396,13 +409,13 @@ def _find_poor_judgement(run: _Run) -> Iterator[Finding]:
 def _find_gap(run: _Run) -> Iterator[Finding]:
     """A hacking gap grows where more wrong solutions are called right than at the start; a start that was too strict counts as
     none, since what goes from there to none has come closer to the truth."""
-    gaps, clear = run.values("eval/hacking_gap"), max(CLEAR, (run.number("eval.problems") or 64.0) ** -0.5)
+    gaps = run.values("eval/hacking_gap")
     grown = gaps[-1] - max(gaps[0], 0.0) if gaps else 0.0
-    if gaps and gaps[-1] >= CLEAR and grown >= clear:
+    if gaps and gaps[-1] >= CLEAR and grown >= run.clear:
         text = f"the verifier's score has moved {100 * grown:.0f} points away from the true accuracy, to "
         text += f"{100 * gaps[-1]:.0f} above it: the generator may be fooling it"
         yield Finding("gap grows", text, subject="verifier", **_advise_on_judge(run, "verifier", "n_verifier"))
-    elif gaps and abs(gaps[-1]) >= clear:
+    elif gaps and abs(gaps[-1]) >= run.clear:
         points = f"{100 * abs(gaps[-1]):.0f} percentage points"
         text = f"the share of solutions that the verifier calls right is {points} {TOO_KIND if gaps[-1] > 0 else TOO_STRICT}"
         yield Finding("gap", text, subject="verifier", **_advise_on_judge(run, "verifier", "n_verifier"))
@@ -421,7 +434,7 @@ def _find_trivial_f1(run: _Run) -> Iterator[Finding]:
 def _find_guessed(run: _Run) -> Iterator[Finding]:
     """Right answers behind wrong steps."""
     accuracy, sound = (run.values(f"eval/generator/{name}")[-1:] for name in ("accuracy", "sound_accuracy"))
-    if accuracy and sound and accuracy[0] - sound[0] >= CLEAR:
+    if accuracy and sound and accuracy[0] - sound[0] >= run.clear:
         text = f"{format_share(accuracy[0] - sound[0])} of the solutions have a right answer and a wrong step"
         yield Finding("guessed", text, "answers may be guessed: a verifier's step rewards are for that", subject="generator")
 

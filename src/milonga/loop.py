@@ -362,7 +362,7 @@ class Loop:
         for tracker in self.trackers:
             tracker.log(row["turn"], select_numbers(row))
         self.timing.append(timing)
-        self.view.add(row, {(one.badge, one.subject): str(one) for one in self.find_health()})
+        self.view.add(row, self.find_health())
 
     def find_health(self) -> list[Finding]:
         """Find what is wrong with the run: by its start and its last turns, of which any agent's are among these."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from milonga.cli.show import print_text
+from milonga.report.curves import TITLES
 from milonga.text import format_number
 
 
@@ -36,10 +39,8 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
         for each, claim in claims.items()
     ]
     if name is not None:
-        (row,) = rows
-        for key, value in row.items():
-            said = ("; " if key == "conditions" else ", ").join(map(str, value)) if isinstance(value, list) else str(value)
-            console.print(f"{key}: {said}", markup=False, highlight=False, soft_wrap=True)
+        for label, said in _describe_claim(rows[0]):
+            print_text(console, (label, "bold"), f": {said}", wrap=True)
         return {"claims": rows}
     table = Table("claim", "says", "turns", box=None)
     table.columns[0].min_width = max(len(each) for each in claims)
@@ -48,6 +49,26 @@ def list_claims(console: Console, name: str | None = None) -> dict[str, Any]:
     console.print(table)
     console.print("* wants a GPU. Arms and metric of one: milonga claim NAME --list", highlight=False)
     return {"claims": rows}
+
+
+def _describe_claim(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say what is to be known of one claim, in labels and words. What it does not have is left out."""
+    seeds, metric = row["seeds"], row["metric"]
+    words = "" if metric not in TITLES else f" ({TITLES[metric]})"
+    shown = "cannot be told before a run" if row["visible"] is None else f"{format_number(row['visible'])} or more"
+    return [
+        ("claim", row["claim"]),
+        ("says", row["says"]),
+        ("arms", ", ".join(row["arms"])),
+        *([("more arms with --full", ", ".join(row["more"]))] if row["more"] else []),
+        ("metric", f"{metric}{words}"),
+        ("turns", str(row["turns"])),
+        ("seeds", f"{seeds[0]} to {seeds[-1]}"),
+        ("difference that would matter", format_number(row["matters"])),
+        (f"difference that {len(seeds)} seeds show in 80 % of all experiments", shown),
+        *(("condition", said) for said in row["conditions"]),
+        ("wants a GPU", "yes" if row["gpu"] else "no"),
+    ]
 
 
 def try_claim(

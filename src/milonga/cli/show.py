@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from milonga.cli.words import COUNTED, title_metric
 from milonga.health import Finding, examine
-from milonga.report.curves import TITLES
 from milonga.report.verdicts import describe_run
+from milonga.runfolder.console import ENDLESS, make_text, render_finding
 from milonga.runfolder.flow import compute_credit
 from milonga.runfolder.locks import is_at_work
 from milonga.runfolder.matrix import FIGURES, read_matrix
@@ -38,6 +40,8 @@ MATTERS = (
 """Metrics that matter for most recipes, the first ones most."""
 PAID = ("eval/generator/reward", "rollouts/generator/reward")
 """Those that matter more where reward functions of the user's own pay."""
+NEVER = ("/reward", *(f"/{what}" for what in COUNTED))
+"""How the metrics end that are shown only where they are asked for."""
 SET = "--set "
 MOST_REASONS = 5
 KINDS = ("eval/", "rollouts/", "learn/", "credit/")
@@ -46,9 +50,7 @@ KINDS = ("eval/", "rollouts/", "learn/", "credit/")
 def print_text(console: Console, *parts: str | tuple[str, str], wrap: bool = False) -> None:
     """Print text that may be anybody's in one paragraph: no part of it is markup, and control characters are escaped. A part
     may come with a style. Sentences may be wrapped to a terminal's width; what is copied, or was written by a model, is not."""
-    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-    text = Text.assemble(*((escape_invisible(text, lines=True), style) for text, style in pairs))
-    console.print(text, soft_wrap=not (wrap and console.is_terminal))
+    console.print(make_text(*parts), soft_wrap=not (wrap and console.is_terminal))
 
 
 def draw_sparkline(values: Sequence[float]) -> str:
@@ -60,23 +62,24 @@ def draw_sparkline(values: Sequence[float]) -> str:
 
 
 def choose_curves(record: Record) -> list[str]:
-    """Choose the metrics that matter for a recipe: accuracy, what its claim is about, what it measures itself, and what matters
-    for most; those with a curve before those with one value."""
+    """Choose the curves to show: of those that matter, what has a curve before what has one value."""
     known = record.curves
+    found = [metric for metric in list_candidates(record) if metric in known]
+    return sorted(found, key=lambda metric: len(known[metric][1]) < 2)[:MOST_CURVES]
+
+
+def list_candidates(record: Record) -> list[str]:
+    """List the metrics that matter for a recipe: accuracy, what its claim is about, what it measures itself, what matters for
+    most, and what else was measured but for counts."""
     wanted = [*(PAID if record.config.rewards else ()), MATTERS[0]]
     if (name := record.config.recipe) in CLAIMS:
         wanted.append(CLAIMS.get(name).metric)
     if name in RECIPES:  # one of the user's own is not loaded to look at a run
         own: Any = RECIPES.get(name).measures  # a property where they follow from the options
         wanted += [f"eval/{metric}" for metric in own] if isinstance(own, tuple) else []
-    wanted += [*MATTERS[1:], *(metric for metric in record.metrics("eval/") if not metric.endswith("/reward"))]
-    found = [metric for metric in dict.fromkeys(wanted) if metric in known]
-    return sorted(found, key=lambda metric: len(known[metric][1]) < 2)[:MOST_CURVES]
-
-
-def title_metric(metric: str) -> str:
-    """The words for a metric, or its name without where it was measured."""
-    return TITLES.get(metric, metric.removeprefix("eval/"))
+    wanted += MATTERS[1:]
+    wanted += [metric for metric in record.metrics("eval/") if not metric.endswith(NEVER)]
+    return list(dict.fromkeys(wanted))
 
 
 def list_next_steps(record: Record, findings: Sequence[Finding]) -> list[str]:
@@ -178,7 +181,7 @@ def print_health(findings: Sequence[Finding], console: Console) -> None:
     if not findings:
         print_text(console, "health: ", ("nothing found wrong", "green"))
     for one in findings:
-        print_text(console, "health: ", (one.badge, "bold red" if one.severe else "bold yellow"), f": {one}", wrap=True)
+        console.print(render_finding(one), soft_wrap=not console.is_terminal)
 
 
 def print_next_steps(steps: Sequence[str], console: Console) -> None:
@@ -189,10 +192,11 @@ def print_next_steps(steps: Sequence[str], console: Console) -> None:
 
 
 def _print_curves(record: Record, metrics: Sequence[str], console: Console, by_name: bool) -> None:
-    """Print metrics with a sparkline each. One that was measured once has no curve, and is shown all the same."""
+    """Print metrics with a sparkline each. One that was measured once has no curve, and is shown all the same. Names alone are
+    broken where a terminal is too narrow; in a file nothing is."""
     if not metrics:
         return
-    name = Column("metric", no_wrap=True, overflow="fold")
+    name = Column("metric", overflow="fold")
     table = Table(
         name, *(Column(title, no_wrap=True, justify="right") for title in ("start", "now")), Column("curve", no_wrap=True)
     )
@@ -201,7 +205,9 @@ def _print_curves(record: Record, metrics: Sequence[str], console: Console, by_n
         label = escape_invisible(metric if by_name else title_metric(metric))
         curve = draw_sparkline(values) if len(values) > 1 else ""
         table.add_row(Text(label), format_number(values[0]), format_number(values[-1]), curve)
-    console.print(table)
+    if not console.is_terminal:
+        table.width = Measurement.get(console, console.options.update(width=ENDLESS), table).maximum
+    console.print(table, crop=False)
 
 
 def _print_transcripts(transcripts: Sequence[Transcript], count: int, console: Console) -> None:

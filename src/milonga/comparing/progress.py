@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,9 @@ from milonga.reading import parse_json, read_last_lines
 from milonga.runfolder.console import Panel, format_time
 from milonga.runfolder.files import is_row
 from milonga.text import escape_invisible
+
+AROUND = 6
+"""Lines of the view that are no runs: a title, the head of the table and what surrounds it, and the summary."""
 
 
 class Progress(Panel):
@@ -52,7 +55,7 @@ class Progress(Panel):
 
     def tick(self) -> None:
         if self.live:
-            self.live.update(self.render(), refresh=True)
+            self.live.update(self._render(""), refresh=True)
 
     def fraction_done(self, run: Run) -> float:
         total = self.turns.get(run.arm)
@@ -70,14 +73,18 @@ class Progress(Panel):
         missing = self.total - self.done - self.failed - now
         return (time.monotonic() - self.began) / gained * missing if gained > 0 else None
 
-    def render(self) -> Group:
+    def _render(self, now: str) -> RenderableType:
+        if not self.running:
+            return Text(self.format_summary())
         table = Table("run", "seed", "turn", title="in progress", title_justify="left")
-        for run in self.running:
+        shown = list(self.running)[: max(1, self.console.height - AROUND)]
+        for run in shown:
             total = self.turns.get(run.arm)
             table.add_row(
                 Text(escape_invisible(run.arm)), str(run.seed), f"{read_last_turn(run.folder)}" + (f"/{total}" if total else "")
             )
-        return Group(table, Text(self.format_summary()))
+        more = len(self.running) - len(shown)
+        return Group(table, Text((f"and {more} more in progress; " if more else "") + self.format_summary()))
 
 
 def read_last_turn(folder: Path) -> int:

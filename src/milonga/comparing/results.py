@@ -16,10 +16,10 @@ import numpy as np
 from milonga.comparing import stats
 from milonga.comparing.arms import Arm, Comparison
 from milonga.comparing.pool import Run
-from milonga.errors import ConfigError, UserError, suggest_name
-from milonga.health import find_health
+from milonga.errors import ConfigError, RunFolderError, UserError, suggest_name
+from milonga.health import HANGS_ON_MACHINE, Finding, examine, find_health
 from milonga.runfolder.files import JsonLines
-from milonga.runfolder.record import Costs, read_shape, to_number
+from milonga.runfolder.record import Costs, read_record, read_shape, to_number
 
 ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
 AXES = {"turns": "lead_turn", "tokens": "compute/tokens", "flops": "compute/flops"}
@@ -104,17 +104,38 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
 
 
 def examine_arm(arm: Arm, seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
-    """Find what is wrong with the runs of an arm: each finding once, with the seeds that have it, and in the words of the first
-    of them. What hangs on the machine is left out, so that a result depends on nothing but its runs."""
+    """Find what is wrong with the runs of an arm. What hangs on the machine is left out, so that a result depends on nothing
+    but its runs."""
+    known = {seed: JsonLines(out / arm.folder / f"seed-{seed}" / "metrics.jsonl").rows() for seed in seeds}
+    return _group_findings(arm.name, {seed: find_health(rows, arm.config(seed)) for seed, rows in known.items() if rows})
+
+
+def examine_machines(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Find what hangs on the machine in the runs of a comparison: it is told beside the result, and is no part of it."""
+    found = []
+    for name, arm in result["arms"].items():
+        folders = {seed: Path(result["out"]) / arm["folder"] / f"seed-{seed}" for seed in result["seeds"]}
+        runs = {seed: examine_machine(folder) for seed, folder in folders.items() if (folder / "metrics.jsonl").exists()}
+        found += _group_findings(name, runs)
+    return found
+
+
+def examine_machine(folder: Path) -> list[Finding]:
+    """Find what hangs on the machine in a run; nothing where its folder cannot be read."""
+    try:
+        return [one for one in examine(read_record(folder)) if one.badge in HANGS_ON_MACHINE]
+    except RunFolderError:
+        return []
+
+
+def _group_findings(arm: str, runs: Mapping[int, Sequence[Finding]]) -> list[dict[str, Any]]:
+    """Make data of the findings in an arm's runs: each once, with the seeds that have it, and in the words of the first."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    examined = 0
-    for seed in seeds:
-        rows = JsonLines(out / arm.folder / f"seed-{seed}" / "metrics.jsonl").rows()
-        examined += bool(rows)
-        for one in find_health(rows, arm.config(seed)):
-            said = {"arm": arm.name, **one.to_json(), "seeds": []}
+    for seed, findings in runs.items():
+        for one in findings:
+            said = {"arm": arm, **one.to_json(), "seeds": []}
             found.setdefault((one.badge, one.subject), said)["seeds"].append(seed)
-    return [each | {"runs": examined} for each in found.values()]
+    return [each | {"runs": len(runs)} for each in found.values()]
 
 
 def _select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:

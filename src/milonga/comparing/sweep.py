@@ -21,6 +21,7 @@ from pydantic import Field
 
 from milonga.comparing.pool import GRACE, STOPPING, Pool, Run, count_cores, is_cpu
 from milonga.comparing.progress import Progress, read_last_turn
+from milonga.comparing.results import examine_machine
 from milonga.comparing.study import StudyArm, order_runs
 from milonga.config import is_embedded
 from milonga.errors import RunFolderError, UserError
@@ -231,11 +232,13 @@ def write_table(out: Path, arms: Sequence[StudyArm]) -> None:
 
 
 def group_by_badge(out: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Group runs of the table by what is wrong with them."""
+    """Group runs of the table by what is wrong with them: also by what hangs on the machine, which is no part of the table."""
     found: dict[str, list[str]] = {}
     for row in JsonLines(out / TABLE).rows():
-        for badge in row["health"] if row["name"] in names else ():
-            found.setdefault(badge, []).append(row["name"])
+        if row["name"] in names:
+            here = dict.fromkeys(one.badge for one in examine_machine(out / row["name"]))
+            for badge in (*row["health"], *here):
+                found.setdefault(badge, []).append(row["name"])
     return found
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milonga.charts import join_charts, make_standalone
+from milonga.comparing.results import examine_machines
 from milonga.report.blocks import Sheet
 from milonga.report.comparisons import build_metric_figure
 from milonga.report.markdown import escape_markdown, render_table
@@ -40,14 +41,15 @@ ENDLESS = 10_000
 
 
 def print_tables(result: Result, console: Console) -> None:
-    """Print the verdict, the tables and the remarks. A narrow terminal gets the columns that matter most."""
+    """Print the verdict, the tables and the remarks, also on what hangs on the machine. A narrow terminal gets the columns that
+    matter most."""
     piped = not console.is_terminal
     console.print(describe_comparison(result), markup=False, highlight=False, soft_wrap=piped)
     cut = console.width < WIDE
     for sheet in build_sheets(shorten_arms(result)):
         chosen = [at for at, name in enumerate(sheet.head) if not (cut and name in DETAILS)]
         console.print(_lay_out(sheet, chosen, cut, console), crop=False)
-    for text in list_remarks(result):
+    for text in list_remarks({**result, "health": [*result.get("health", ()), *examine_machines(result)]}):
         console.print(text, markup=False, highlight=False, soft_wrap=piped)
     files = f"{result['out']}/compare.json, compare.md, compare.svg and report.html"
     more = f"results ({', '.join(DETAILS)} too)" if cut else "results"
