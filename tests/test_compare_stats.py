@@ -118,6 +118,11 @@ def test_two_pairs_that_agree_by_chance_decide_nothing() -> None:
     """Differences of -2/512 in both of two seeds have no spread: p is 0, and means nothing."""
     assert stats.decide_verdict(-2 / 512, 0.0, 2, None) == "undecided"
     assert stats.decide_verdict(-2 / 512, 0.0, 5, (-0.011, 0.002)) == "undecided"
+    # What stands in the way is said where a difference is significant alone.
+    assert stats.find_guard(0.01, 5, (-0.2, -0.05)) is None
+    assert stats.find_guard(0.0, 2, None) == "fewer than 3 seeds decide nothing"
+    assert stats.find_guard(0.1899, 3, None) == "p = 0.19 after Holm's correction for all that was compared"
+    assert stats.find_guard(0.01, 5, (-0.42, 0.02)) == "[-0.420, +0.020] over problems"
 
 
 def test_bootstrap_is_deterministic_and_paired_over_seeds() -> None:

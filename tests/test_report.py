@@ -303,6 +303,10 @@ def test_the_verdict_of_a_comparison() -> None:
     assert "on test (tokens matched): tango is better by +0.250 [+0.150, +0.350], 3 seeds; whether prime differs" in found
     assert found.endswith("could have been seen), 1 seed; frozen has no pair with the baseline.")
     assert "(1 seed, tokens matched): whether" in describe_comparison(result | {"differences": [prime | {"seeds": [2]}]})
+    # An interval beside zero may be undecided all the same: the sentence has the reason.
+    beside = prime | {"mean": -0.2, "interval": [-0.3, -0.1], "guard": "fewer than 3 seeds decide nothing"}
+    found = describe_comparison(result | {"differences": [beside]})
+    assert "cannot be told (-0.200 [-0.300, -0.100]; fewer than 3 seeds decide nothing)" in found
     gap = [{**result["differences"][0], "metric": "eval/hacking_gap"}]
     assert "tango is higher by +0.250" in describe_comparison(result | {"metric": "eval/hacking_gap", "differences": gap})
     assert describe_comparison(result | {"differences": []}).startswith("Nothing can be told")

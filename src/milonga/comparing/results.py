@@ -241,9 +241,10 @@ def _compare_to_baseline(outcomes: Outcomes, metrics: Sequence[str], baseline: s
     tested = [difference for difference in found if difference["p"] is not None]
     for difference, adjusted in zip(tested, stats.holm([d["p"] for d in tested]), strict=True):
         difference["p_holm"] = adjusted
-        difference["verdict"] = stats.decide_verdict(
-            difference["mean"], adjusted, len(difference["values"]), difference["problems"]
-        )
+        pairs, problems = len(difference["values"]), difference["problems"]
+        difference["verdict"] = stats.decide_verdict(difference["mean"], adjusted, pairs, problems)
+        if difference["p"] < 1 - stats.LEVEL:
+            difference["guard"] = stats.find_guard(adjusted, pairs, problems)
     return found
 
 
@@ -290,6 +291,7 @@ def _make_difference(arm: str, metric: str, pairs: Mapping[int, float], problems
         "p": stats.t_test(values),
         "p_holm": None,
         "verdict": "undecided",
+        "guard": None,
         "smallest_effect": stats.smallest_effect(values),
     }
 

@@ -204,11 +204,20 @@ def decide_verdict(difference: float, adjusted: float | None, pairs: int, proble
     leave a t test without any variance. At least three pairs are needed, and if problems can be resampled, their bootstrap
     interval must lie on the same side of zero.
     """
-    if adjusted is None or adjusted >= 1 - LEVEL or pairs < FEWEST_PAIRS:
-        return "undecided"
-    if problems is not None and problems[0] <= 0 <= problems[1]:
+    if adjusted is None or find_guard(adjusted, pairs, problems) is not None:
         return "undecided"
     return "higher" if difference > 0 else "lower"
+
+
+def find_guard(adjusted: float, pairs: int, problems: tuple[float, float] | None) -> str | None:
+    """Find what keeps a difference from being decided, in words; None if nothing does."""
+    if pairs < FEWEST_PAIRS:
+        return f"fewer than {FEWEST_PAIRS} seeds decide nothing"
+    if adjusted >= 1 - LEVEL:
+        return f"p = {adjusted:.2g} after Holm's correction for all that was compared"
+    if problems is not None and problems[0] <= 0 <= problems[1]:
+        return f"[{problems[0]:+.3f}, {problems[1]:+.3f}] over problems"
+    return None
 
 
 def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -> tuple[float, float] | None:

@@ -183,6 +183,14 @@ def _describe_difference(one: Mapping[str, Any], short: Mapping[str, str]) -> st
     if one["verdict"] in ("higher", "lower"):
         word = {"higher": "better", "lower": "worse"}[one["verdict"]] if one["metric"].endswith(GOOD) else one["verdict"]
         return f"{name} is {word} by {size}"
-    more = "" if one["smallest_effect"] is None else f"; {one['smallest_effect']:.3f} could have been seen"
-    problems = "" if one["problems"] is None else f"; {format_interval(one['problems'])} over problems"
-    return f"whether {name} differs cannot be told ({size}{more or problems})"
+    return f"whether {name} differs cannot be told ({'; '.join(filter(None, (size, _explain_undecided(one))))})"
+
+
+def _explain_undecided(one: Mapping[str, Any]) -> str:
+    """Explain why a difference is undecided: the guard that stops it, where it is significant alone; else how large a
+    difference could have been seen, or how much hangs on the choice of problems."""
+    if one.get("guard"):
+        return str(one["guard"])
+    if one["smallest_effect"] is not None:
+        return f"{one['smallest_effect']:.3f} could have been seen"
+    return "" if one["problems"] is None else f"{format_interval(one['problems'])} over problems"
