@@ -95,6 +95,23 @@ def test_a_run_that_is_told_to_stop_saves_a_checkpoint_and_says_how_to_go_on(num
     assert_nothing_is_lost(folder)
 
 
+def test_a_run_that_is_stopped_before_its_first_checkpoint_says_how_it_begins_again(
+    milonga: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its folder holds a run as soon as it holds a config: `run` with the same folder is refused then."""
+    folder, config = tmp_path / "a run", tmp_path / "tiny.toml"
+    config.write_text(to_toml(TINY | {"turns": 1}))
+    command = ("run", "grpo", "--config", config, "--out", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("milonga.runfolder.machine.describe_machine", lambda _: os.kill(os.getpid(), signal.SIGINT))
+        stopped = milonga(*command)
+    assert stopped.code == 130 and (folder / "config.toml").exists()
+    told = f"there is no checkpoint yet; to begin again: milonga resume '{folder}'"
+    assert stopped.err.splitlines()[-2:] == [told, "milonga: stopped"]
+    assert "already holds a run" in milonga(*command).err
+    assert milonga("resume", folder).code == 0 and (folder / "report.json").exists()
+
+
 def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
     endless = {"pass_rate": [0.0, 1.0], "pass_rate_problems": 100_000}

@@ -6,8 +6,8 @@ import datetime as dt
 import json
 import random
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -347,21 +347,31 @@ def _run_loop(
         if begin:
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
-        if probed is not None:
-            probed.write(folder.path)
-        row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
-        loop.machine = row
-        folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
-        try:
-            report = loop.run()
-        except KeyboardInterrupt:
-            view.say(f"to go on from the last checkpoint: milonga resume {shlex.quote(str(folder.path))}")
-            raise
-        except StalledError:
-            write_report_safely(folder.path, view.say)
-            raise
+        with _say_how_to_go_on(folder, view.say):
+            if probed is not None:
+                probed.write(folder.path)
+            row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+            loop.machine = row
+            folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
+            try:
+                report = loop.run()
+            except StalledError:
+                write_report_safely(folder.path, view.say)
+                raise
         write_report_safely(folder.path, view.say)
         return report
+
+
+@contextmanager
+def _say_how_to_go_on(folder: RunFolder, say: Callable[[str], None]) -> Iterator[None]:
+    """Say the command by which a run goes on that is stopped in this block. It need not have a checkpoint yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = folder.checkpoints.has_any()
+        how = "to go on from the last checkpoint" if begun else "there is no checkpoint yet; to begin again"
+        say(f"{how}: milonga resume {shlex.quote(str(folder.path))}")
+        raise
 
 
 def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], force: bool) -> Probe:
