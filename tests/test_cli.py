@@ -361,17 +361,23 @@ def test_every_command_with_a_result_gives_it_as_json() -> None:
     assert having == {*WITH_JSON} and set(group.commands) - having == TALKING
 
 
-@pytest.mark.parametrize("command", WITH_JSON)
-def test_with_json_stdout_is_one_object_and_nothing_else(milonga: Command, trained: Path, tmp_path: Path, command: str) -> None:
-    """As `| jq` reads it. Rows that solve and verify write go to their file."""
+@pytest.mark.parametrize("case", [*WITH_JSON, "solve to stdout", "verify to stdout"])
+def test_with_json_stdout_is_one_object_and_nothing_else(milonga: Command, trained: Path, tmp_path: Path, case: str) -> None:
+    """As `| jq` reads it. Rows that solve and verify write go to their file, or where none is named into the object."""
     (tmp_path / "study.toml").write_text('[[runs]]\nname = "one"\nrecipe = "grpo"\nseeds = [1]\n')
     (tmp_path / "problems.jsonl").write_text('{"question": "7+5%100", "answer": "12"}\n')
     (tmp_path / "solutions.jsonl").write_text('{"question": "7+5%100", "steps": ["7+5=12"], "answer": "12"}\n')
     places = {"RUN": trained, "OUT": tmp_path / "out", "OUT.html": tmp_path / "out.html", "STUDY": tmp_path / "study.toml"}
     places |= {"PROBLEMS": tmp_path / "problems.jsonl", "SOLUTIONS": tmp_path / "solutions.jsonl"}
-    done = milonga(command, *(places.get(word, word) for word in WITH_JSON[command]), "--json")
+    command, _, to_stdout = case.partition(" ")
+    words = [word for word in WITH_JSON[command] if not (to_stdout and word in ("--out", "OUT"))]
+    done = milonga(command, *(places.get(word, word) for word in words), "--json")
     assert done.code == 0, done.err
-    assert isinstance(json.loads(done.out), dict)
+    found = json.loads(done.out)
+    assert isinstance(found, dict)
+    if to_stdout:
+        plain = milonga(command, *(places.get(word, word) for word in words))
+        assert plain.code == 0 and [json.loads(line) for line in plain.out.splitlines()] == found["rows"] != []
 
 
 def test_doctor_says_what_is_there(milonga: Command) -> None:
