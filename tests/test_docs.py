@@ -53,6 +53,12 @@ def test_generated_parts_are_up_to_date() -> None:
     assert not stale, "run scripts/make_catalogue.py"
 
 
+def test_costs_that_were_not_measured_are_explained() -> None:
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    (why,) = re.findall(r"^\*Not measured\*: (.*)$", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", why)) == set(re.findall(r"^\| \[`(\w+)`\].*\| not measured \|", page, re.MULTILINE))
+
+
 def test_the_exit_codes_of_all_signals_are_listed() -> None:
     listed = {int(code) for code in re.findall(r"^\d+$", REFERENCE["EXIT"], re.MULTILINE)}
     assert listed == {0, 1, 2} | {get_exit_code(Interrupted(number)) for number in SIGNALS}
