@@ -32,6 +32,12 @@ from milonga.systems.index import CLAIMS, RECIPES, SYSTEMS, System
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/systems.md", "docs/choosing.md", "docs/concepts.md", "docs/writing-a-recipe.md")
+FIRST, SECOND = "docs/results/real/h200.json", "docs/results/real/h200-2.json"
+"""The two series on real data; `grpo` made turns in the first alone."""
+MARKED = (
+    "† Seconds of the second series, in which `grpo` was cut off, beside those of `grpo` in the first: of the systems that ran "
+    "in both, a turn took from {low:.1f} to {high:.1f} times as long in the second."
+)
 PART = re.compile(r"(<!-- (catalogue|choices|code|layers)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -51,7 +57,8 @@ def make_choices(page: Path, names: list[str]) -> str:
         says = CLAIMS.get(system.name).says if system.claim else "—"
         cells = (link_page(system, page), RECIPES.get(system.name).truth, find_cost(system.name), says, find_verdict(system))
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    low, high = find_spread()
+    return "\n".join([*rows, "", MARKED.format(low=low, high=high)])
 
 
 def find_system(name: str) -> System:
@@ -63,18 +70,31 @@ def find_cost(name: str) -> str:
     """Return what a turn of a system was measured to cost beside one of GRPO; "not measured" where nothing kept says so.
 
     FLOPs are those of whole runs of a comparison in which both had as many turns of the generator. Where there is none, the
-    seconds of a turn are taken, on the data on which GRPO's were.
+    seconds of a turn are taken, on the data on which GRPO's were: of the first series, or else marked of the second.
     """
     kept = read_json("docs/results/tango/easy.json")["arms"]
     claim = ROOT / "docs" / "claims" / f"{name}.json"
     for flops in (kept, read_json(f"docs/claims/{name}.json")["compute"] if claim.exists() else {}):
         if name in flops and "grpo" in flops:
             return f"{flops[name]['flops'] / flops['grpo']['flops']:.1f} × FLOPs"
-    runs = {run["recipe"]: run for run in read_json("docs/results/real/h200.json")}
-    run, grpo = runs.get(name), runs["grpo"]
-    if run is None or run["task"] != grpo["task"] or not run["seconds"]:
-        return "not measured"
-    return f"{run['seconds'] / grpo['seconds']:.1f} × seconds"
+    grpo = read_series(FIRST)["grpo"]
+    for series, mark in ((FIRST, ""), (SECOND, " †")):
+        run = read_series(series).get(name)
+        if run is not None and run["task"] == grpo["task"]:
+            return f"{run['seconds'] / grpo['seconds']:.1f} × seconds{mark}"
+    return "not measured"
+
+
+def find_spread() -> tuple[float, float]:
+    """Find how many times as long as in the first series a turn took in the second: the least and the most of all systems."""
+    first, second = read_series(FIRST), read_series(SECOND)
+    ratios = [second[name]["seconds"] / first[name]["seconds"] for name in first.keys() & second.keys()]
+    return min(ratios), max(ratios)
+
+
+def read_series(file: str) -> dict[str, Any]:
+    """Read the runs of a series on real data that made a turn, by system."""
+    return {run["recipe"]: run for run in read_json(file) if run["seconds"]}
 
 
 def read_json(path: str) -> Any:

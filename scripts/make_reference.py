@@ -41,8 +41,15 @@ EXIT = """\
 2
 : A mistake that can be mended: one line on stderr says what was wrong, where, and what to do.
 
+129
+: Stopped because its terminal was closed (SIGHUP).
+
 130
-: Stopped by Ctrl-C. `milonga resume DIR` goes on from the last checkpoint.
+: Stopped by Ctrl-C (SIGINT).
+
+143
+: Stopped by SIGTERM. After any of the three the command that goes on is said on stderr: for a run, `milonga resume DIR`.
+  `board`, `chat` and `serve` are ended so, and exit with 0.
 """
 FILES = """\
 runs/

@@ -27,7 +27,7 @@ class Done(NamedTuple):
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out.splitlines()[-1])
+        return json.loads(self.out)
 
 
 Command = Callable[..., Done]

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,15 +22,16 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from helpers import Command, Done
-from milonga.api import TO_LEARN
+from milonga.api import SMALLER_PIECES, SMALLER_TURNS, TO_LEARN
 from milonga.cli.app import LESS, app, run_guarded
-from milonga.config import to_toml
+from milonga.config import parse_config, read_toml, to_toml
 from milonga.errors import Notice, UserError, explain_lost_memory
 from milonga.evals.suites import SUITES
 from milonga.interrupts import delay_interrupts
 from milonga.objectives import PRESETS
 from milonga.resolve import resolve
 from milonga.roles import ROLES
+from milonga.runfolder.changes import list_keys
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.rollouts import write_rollouts
 from milonga.systems.index import CLAIMS, RECIPES
@@ -362,17 +364,23 @@ def test_every_command_with_a_result_gives_it_as_json() -> None:
     assert having == {*WITH_JSON} and set(group.commands) - having == TALKING
 
 
-@pytest.mark.parametrize("command", WITH_JSON)
-def test_with_json_stdout_is_one_object_and_nothing_else(milonga: Command, trained: Path, tmp_path: Path, command: str) -> None:
-    """As `| jq` reads it. Rows that solve and verify write go to their file."""
+@pytest.mark.parametrize("case", [*WITH_JSON, "solve to stdout", "verify to stdout"])
+def test_with_json_stdout_is_one_object_and_nothing_else(milonga: Command, trained: Path, tmp_path: Path, case: str) -> None:
+    """As `| jq` reads it. Rows that solve and verify write go to their file, or where none is named into the object."""
     (tmp_path / "study.toml").write_text('[[runs]]\nname = "one"\nrecipe = "grpo"\nseeds = [1]\n')
     (tmp_path / "problems.jsonl").write_text('{"question": "7+5%100", "answer": "12"}\n')
     (tmp_path / "solutions.jsonl").write_text('{"question": "7+5%100", "steps": ["7+5=12"], "answer": "12"}\n')
     places = {"RUN": trained, "OUT": tmp_path / "out", "OUT.html": tmp_path / "out.html", "STUDY": tmp_path / "study.toml"}
     places |= {"PROBLEMS": tmp_path / "problems.jsonl", "SOLUTIONS": tmp_path / "solutions.jsonl"}
-    done = milonga(command, *(places.get(word, word) for word in WITH_JSON[command]), "--json")
+    command, _, to_stdout = case.partition(" ")
+    words = [word for word in WITH_JSON[command] if not (to_stdout and word in ("--out", "OUT"))]
+    done = milonga(command, *(places.get(word, word) for word in words), "--json")
     assert done.code == 0, done.err
-    assert isinstance(json.loads(done.out), dict)
+    found = json.loads(done.out)
+    assert isinstance(found, dict)
+    if to_stdout:
+        plain = milonga(command, *(places.get(word, word) for word in words))
+        assert plain.code == 0 and [json.loads(line) for line in plain.out.splitlines()] == found["rows"] != []
 
 
 def test_doctor_says_what_is_there(milonga: Command) -> None:
@@ -521,6 +529,36 @@ def test_lost_memory_is_one_line_in_every_command(capsys: pytest.CaptureFixture[
 
     assert run_guarded(lambda: torch.empty(2**50)) == 2
     assert capsys.readouterr().err == f"milonga: memory ran out: {LESS}\n"
+
+
+@pytest.mark.parametrize("place", ["milonga.loop.Loop.record_start", "milonga.loop.Loop.finish_run"])
+def test_a_run_that_lost_memory_says_how_it_goes_on_with_less(
+    milonga: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """Before its first checkpoint and after it: what is to be lowered, where, and the command; and that is what works."""
+    import torch
+
+    folder, config, own = tmp_path / "a run", tmp_path / "tiny.toml", tmp_path / "my.py"
+    own.write_text("def f(prompts, completions, **columns):\n    return [1.0 * len(each) for each in completions]\n")
+    config.write_text(to_toml({key: value for key, value in TINY.items() if key != "options"} | {"turns": 1}))
+    with monkeypatch.context() as patch:
+        patch.setattr(place, lambda _: torch.empty(2**50))
+        done = milonga("run", "grpo", "--config", config, "--out", folder, "--reward", f"{own}:f")
+    file, command = folder / "config.toml", f"milonga resume '{folder}' --trust {own}"
+    pieces, turns = ", ".join(SMALLER_PIECES), ", ".join(SMALLER_TURNS)
+    begun = place.endswith("finish_run")
+    said = f"to go on from the last checkpoint: lower {pieces} in '{file}', then {command} (with --accept-changes after "
+    said += f"lowering {turns})"
+    fresh = f"there is no checkpoint yet; to begin again: lower {pieces}, {turns} in '{file}', then {command}"
+    assert done.code == 2
+    assert done.err.splitlines()[-2:] == [said if begun else fresh, f"milonga: memory ran out: {TO_LEARN}"]
+    keys = read_toml(file)
+    free = list_keys(parse_config(keys), free=True)
+    assert not free.keys() & set(SMALLER_TURNS) and {key.replace("NAME", "generator") for key in SMALLER_PIECES} <= free.keys()
+    keys["policies"]["generator"]["micro_tokens"], keys["sampling"]["rows"] = 64, 2
+    file.write_text(to_toml(keys if begun else keys | {"batch": {"problems": 2, "rollouts": 2}}))
+    assert milonga("resume", folder).code == 2, "it is not signed any more, and names code"
+    assert milonga(*shlex.split(command)[1:]).code == 0
 
 
 SAMPLING_BY_VLLM = (("run", "grpo"), ("compare", "tango", "grpo"), ("claim", "prime"))

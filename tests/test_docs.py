@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from milonga.cli.app import app
 from milonga.config import Config, find_section
+from milonga.interrupts import SIGNALS, Interrupted, get_exit_code
 from milonga.objectives import ObjectiveSection
 from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
@@ -36,7 +37,8 @@ NEIGHBOURS = ("scripts", "examples", "benchmarks", "tests", "src", "README.md", 
 """What pages of the docs link to, or are copied from, outside of them."""
 CATALOGUE = run_path(str(ROOT / "scripts" / "make_catalogue.py"))
 GROUP: Any = get_command(app)
-read_field_docs = run_path(str(ROOT / "scripts" / "make_reference.py"))["read_field_docs"]
+REFERENCE = run_path(str(ROOT / "scripts" / "make_reference.py"))
+read_field_docs = REFERENCE["read_field_docs"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -49,6 +51,17 @@ def test_links_between_pages_resolve(page: Path) -> None:
 def test_generated_parts_are_up_to_date() -> None:
     stale = [str(page.relative_to(ROOT)) for page, _ in CATALOGUE["find_stale"]()]
     assert not stale, "run scripts/make_catalogue.py"
+
+
+def test_costs_that_were_not_measured_are_explained() -> None:
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    (why,) = re.findall(r"^\*Not measured\*: (.*)$", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", why)) == set(re.findall(r"^\| \[`(\w+)`\].*\| not measured \|", page, re.MULTILINE))
+
+
+def test_the_exit_codes_of_all_signals_are_listed() -> None:
+    listed = {int(code) for code in re.findall(r"^\d+$", REFERENCE["EXIT"], re.MULTILINE)}
+    assert listed == {0, 1, 2} | {get_exit_code(Interrupted(number)) for number in SIGNALS}
 
 
 def test_the_readme_has_every_system_and_quotes_tango_as_it_is() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -93,6 +94,23 @@ def test_a_run_that_is_told_to_stop_saves_a_checkpoint_and_says_how_to_go_on(num
     assert lines == [asked, f"to go on from the last checkpoint: milonga resume '{folder}'", "milonga: stopped"]
     assert run.exitcode == 128 + number
     assert_nothing_is_lost(folder)
+
+
+def test_a_run_that_is_stopped_before_its_first_checkpoint_says_how_it_begins_again(
+    milonga: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its folder holds a run as soon as it holds a config: `run` with the same folder is refused then."""
+    folder, config = tmp_path / "a run", tmp_path / "tiny.toml"
+    config.write_text(to_toml(TINY | {"turns": 1}))
+    command = ("run", "grpo", "--config", config, "--out", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("milonga.runfolder.machine.describe_machine", lambda _: os.kill(os.getpid(), signal.SIGINT))
+        stopped = milonga(*command)
+    assert stopped.code == 130 and (folder / "config.toml").exists()
+    told = f"there is no checkpoint yet; to begin again: milonga resume '{folder}'"
+    assert stopped.err.splitlines()[-2:] == [told, "milonga: stopped"]
+    assert "already holds a run" in milonga(*command).err
+    assert milonga("resume", folder).code == 0 and (folder / "report.json").exists()
 
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
@@ -193,3 +211,44 @@ def test_a_command_that_a_signal_stops_has_its_exit_code(milonga: Command, monke
     monkeypatch.setattr("milonga.cli.views.list_registry", stop)
     done = milonga("list", "recipes")
     assert (done.code, done.err) == (143, "milonga: stopped\n")
+
+
+STOPPED = {
+    "compare": ("tango", "grpo", "--seeds", "2"),
+    "compare --out": ("tango", "grpo", "--out", "a folder"),
+    "sweep": ("a study.toml", "--out=here", "--unpack", "done.tgz", "--only", "pair"),
+    "sweep --unpack=": ("a study.toml", "--out", "here", "--unpack=done.tgz"),
+    "claim": ("prime", "--seeds", "100,101"),
+}
+AGAIN = {
+    "compare": ("--out", "OUT", *STOPPED["compare"]),
+    "compare --out": STOPPED["compare --out"],
+    "sweep": ("a study.toml", "--out=here", "--only", "pair"),
+    "sweep --unpack=": ("a study.toml", "--out", "here"),
+    "claim": STOPPED["claim"],
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_what_goes_on_where_it_stopped_says_the_command_that_does(
+    milonga: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
+) -> None:
+    """The command as it was typed, to be copied. What was unpacked and worked on since is not to be unpacked again."""
+    used: list[Path] = []
+
+    def stop(_: Any, out: Path, *__: Any, **___: Any) -> None:
+        used.append(out)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a study.toml").write_text('[[runs]]\nname = "pair"\nrecipe = "grpo"\nseeds = [3]\n')
+    monkeypatch.setattr("milonga.comparing.packing.unpack", lambda *_: None)
+    monkeypatch.setattr("milonga.comparing.comparison.run_planned_comparison", stop)
+    monkeypatch.setattr("milonga.comparing.sweep.sweep", stop)
+    monkeypatch.setattr("milonga.claims.check_claim", lambda claim, pilot, out, jobs: stop(None, out))
+    command = case.split()[0]
+    done = milonga(command, *STOPPED[case])
+    (line,) = done.err.splitlines()[-1:]
+    places = [str(used[0]) if word == "OUT" else word for word in AGAIN[case]]
+    assert done.code == 143 and line.startswith("milonga: stopped; to go on: ")
+    assert shlex.split(line.removeprefix("milonga: stopped; to go on: ")) == ["milonga", command, *places]

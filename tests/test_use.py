@@ -301,7 +301,7 @@ def test_solve_writes_answers_with_scores_and_reports_accuracy(milonga: Command,
     file = lines(tmp_path / "problems.jsonl", rows)
     done = milonga("solve", trained, file, "--best-of", "4", "--rank", "both", "--json")
     assert done.code == 0, done.err
-    answers = [json.loads(line) for line in done.out.splitlines()[:-1]]
+    answers = done.json["rows"]
     assert [row["id"] for row in answers] == [1, "five", 3] and all(len(row["candidates"]) == 4 for row in answers)
     assert answers[0]["correct"] == (answers[0]["answer"] == "7") and answers[2]["correct"] is False
     assert "correct" not in answers[1] and 0 <= answers[1]["score"] <= 1
@@ -346,7 +346,7 @@ def test_verify_keeps_processbenchs_fields_and_adds_its_own(milonga: Command, tr
     path.write_text(json.dumps(items))
     done = milonga("verify", trained, path, "--checks", "5", "--json")
     assert done.code == 0, done.err
-    rows = [json.loads(line) for line in done.out.splitlines()[:-1]]
+    rows = done.json["rows"]
     for item, row in zip(items, rows, strict=True):
         assert {key: row[key] for key in item} == item
         assert row["prediction"] in (-1, 0, 1, None) and row["match"] == (row["prediction"] == item["label"])

@@ -6,15 +6,15 @@ import datetime as dt
 import json
 import random
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.config import Config, EvalSection, expand_keys, read_toml
 from milonga.engine import Engine, factory
-from milonga.errors import ConfigError, DataError, RunFolderError, StalledError, UserError, explain_lost_memory
+from milonga.errors import ConfigError, DataError, OutOfMemory, RunFolderError, StalledError, UserError, explain_lost_memory
 from milonga.flags import RewardLike, list_rewards, make_layer
 from milonga.loading import name_object, pass_again
 from milonga.pair import load_finished_run, make_run_context
@@ -25,7 +25,7 @@ from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task
 from milonga.tasks.functions import load_rewards
-from milonga.trust import check_trust
+from milonga.trust import check_trust, list_reached
 
 if TYPE_CHECKING:
     from milonga.context import RunContext
@@ -39,6 +39,9 @@ TO_LEARN = (
     "or take a smaller model, or --lora"
 )
 """What a run needs less memory with."""
+SMALLER_PIECES = ("policies.NAME.micro_tokens", "sampling.rows")
+SMALLER_TURNS = ("sampling.max_tokens", "batch.rollouts", "batch.problems")
+"""The same as keys: those that a checkpoint is not bound to, and those that it is bound to."""
 TaskLike = str | Mapping[str, Any] | type[Task] | Task | Callable[[random.Random], tuple[str, str]]
 
 
@@ -347,21 +350,38 @@ def _run_loop(
         if begin:
             # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
-        if probed is not None:
-            probed.write(folder.path)
-        row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
-        loop.machine = row
-        folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
-        try:
-            report = loop.run()
-        except KeyboardInterrupt:
-            view.say(f"to go on from the last checkpoint: milonga resume {shlex.quote(str(folder.path))}")
-            raise
-        except StalledError:
-            write_report_safely(folder.path, view.say)
-            raise
+        with _say_how_to_go_on(folder, plan.config, view.say), explain_lost_memory(TO_LEARN):
+            if probed is not None:
+                probed.write(folder.path)
+            row = describe_machine(loop.place.turn) | {"settings": list_keys(plan.config, free=True)}
+            loop.machine = row
+            folder.machine.append(row | ({"notes": origin.notes} if origin and origin.notes else {}))
+            try:
+                report = loop.run()
+            except StalledError:
+                write_report_safely(folder.path, view.say)
+                raise
         write_report_safely(folder.path, view.say)
         return report
+
+
+@contextmanager
+def _say_how_to_go_on(folder: RunFolder, config: Config, say: Callable[[str], None]) -> Iterator[None]:
+    """Say how a run goes on that is stopped in this block, or that runs out of memory. It need not have a checkpoint yet."""
+    try:
+        yield
+    except (KeyboardInterrupt, OutOfMemory) as error:
+        begun = folder.checkpoints.has_any()
+        how = "to go on from the last checkpoint" if begun else "there is no checkpoint yet; to begin again"
+        command = f"milonga resume {shlex.quote(str(folder.path))}"
+        if isinstance(error, OutOfMemory):
+            keys = SMALLER_PIECES if begun else SMALLER_PIECES + SMALLER_TURNS
+            # An edited config has no signature any more.
+            command += "".join(f" --trust {shlex.quote(one.name)}" for one in list_reached(config, folder.path))
+            command = f"lower {', '.join(keys)} in {shlex.quote(str(folder.path / 'config.toml'))}, then {command}"
+            command += f" (with --accept-changes after lowering {', '.join(SMALLER_TURNS)})" if begun else ""
+        say(f"{how}: {command}")
+        raise
 
 
 def _probe_run(plan: Plan, run_context: RunContext, say: Callable[[str], None], force: bool) -> Probe:

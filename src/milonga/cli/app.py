@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -18,7 +18,7 @@ from milonga.cli import completion, notices
 from milonga.cli.shell import app, console
 from milonga.errors import UserError, explain_lost_memory
 from milonga.interrupts import SIGNALS, stop_on_signals
-from milonga.synonyms import FLAGS, find_setting
+from milonga.synonyms import suggest_option
 
 LESS = "ask for fewer problems, samples or tokens at once (see --help), or take a smaller model"
 """What needs less memory, whichever command it is; a run says it more exactly."""
@@ -45,23 +45,26 @@ def run_guarded(command: Callable[[], Any]) -> int:
 
 
 def _explain_parser(error: Any) -> str:
-    """Explain an error of the parser; for an option that is known by another name, or as a key, say how it is written here."""
-    text, context = f"{error.format_message()} (see --help)", getattr(error, "ctx", None)
-    if not (name := getattr(error, "option_name", None)) or context is None:
-        return text
-    taken = {flag for parameter in context.command.params for flag in parameter.opts}
-    return f"No such option: {name}: {said} (see --help)" if (said := suggest_option(name, taken)) else text
+    """Explain an error of the parser. For an option that is known by another name, say how it is written here; for an argument
+    that is missing, what it is."""
+    text, context = error.format_message(), getattr(error, "ctx", None)
+    kind = type(error).__name__
+    if kind == "MissingParameter" and (meant := getattr(error.param, "help", None)):
+        text = f"{text.rstrip('.')}: {meant.rstrip('.')}"
+    if kind == "NoSuchOption" and context is not None:
+        taken = {flag for parameter in context.command.params for flag in parameter.opts}
+        said = suggest_option(context.info_name, error.option_name, _find_value(error.option_name), taken)
+        text = f"No such option: {error.option_name}: {said}" if said else text
+    return f"{text} (see --help)"
 
 
-def suggest_option(name: str, taken: Collection[str]) -> str | None:
-    """Suggest an option of a command that takes these, for one that it does not: near in meaning, not in letters."""
-    found = find_setting(name)
-    flag = FLAGS.get(name.strip("-").replace("-", "_")) or (found.flag if found is not None else "")
-    if flag in taken:
-        return f"did you mean {flag}?"
-    if found is not None and "--set" in taken:
-        which = " (NAME: a policy, such as generator)" if "NAME" in found.key else ""
-        return f"did you mean --set {found.key}=...?{which}"
+def _find_value(option: str) -> str | None:
+    """Find what was given to an option that is unknown, and may have a value or not; None if there is none."""
+    words = sys.argv[1:]
+    for word, after in zip(words, [*words[1:], "-"], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option and (equals or not after.startswith("-")):
+            return value if equals else after
     return None
 
 

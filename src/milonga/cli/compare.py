@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from milonga.cli.notices import print_line
-from milonga.interrupts import get_exit_code
+from milonga.cli.stopped import say_how_to_go_on
 from milonga.runfolder.console import SafeConsole
 
 if TYPE_CHECKING:
@@ -40,11 +38,8 @@ def run_comparison(
         console.file.write(to_toml(comparison.record()) + "".join(f"# {line}\n" for line in said))
         return {"comparison": comparison.record(), "plan": said}
     folder = out if out is not None else api.choose_run_folder("compare")
-    try:
+    with say_how_to_go_on(*([] if out is not None else ["--out", str(folder)])):
         result = run_planned_comparison(comparison, folder, jobs)
-    except KeyboardInterrupt as error:
-        print_line(f"stopped; the same command with --out {folder} goes on from there")
-        sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
     print_tables(result, console if console.is_terminal else SafeConsole(width=200, stderr=console.stderr))
     return result

@@ -14,10 +14,17 @@ from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
 from milonga.errors import UserError
 from milonga.interrupts import get_exit_code
 from milonga.runfolder.console import SafeConsole
+from milonga.synonyms import find_command
 
 
 class Commands(TyperGroup):
-    """The commands: one that a signal has stopped ends with the exit code of that signal."""
+    """The commands: one that a signal has stopped ends with the exit code of that signal. One that is unknown is answered by
+    what is near in meaning, and else by what is near in letters."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not ctx.resilient_parsing and (meant := find_command(args[0])):
+            raise UserError(f"No such command '{args[0]}': did you mean 'milonga {meant}'? (see --help)")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

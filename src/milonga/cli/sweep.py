@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from milonga.cli.notices import print_line
+from milonga.cli.stopped import say_how_to_go_on
 from milonga.errors import ConfigError
-from milonga.interrupts import get_exit_code
 
 
 def run_sweep(
@@ -47,12 +45,9 @@ def run_sweep(
         return {"runs": names}
     if unpack_from is not None:
         unpack(unpack_from, out)
-    try:
-        is_over = time_out(math.inf if minutes is None else minutes)
+    is_over = time_out(math.inf if minutes is None else minutes)
+    with say_how_to_go_on(without="--unpack"):  # unpacked again, it would replace what was made since
         done = sweep(arms, out, values, is_over=is_over, jobs=jobs, only=only)
-    except KeyboardInterrupt as error:
-        print_line(f"stopped; the same command with --out {out} goes on from there")
-        sys.exit(get_exit_code(error))  # past the handler of all commands, whose advice is for single runs
     if pack_to is not None:
         packed = pack(out, runs, pack_to, pack_mib)
         done["packed"] = {"file": str(pack_to), "runs": packed.runs, "checkpoints": packed.checkpoints, "left": packed.left}

@@ -1,4 +1,7 @@
-"""The bodies of `milonga solve` and `milonga verify`: read a file, write JSON lines, print a summary on stderr."""
+"""The bodies of `milonga solve` and `milonga verify`: read a file, write JSON lines, print a summary on stderr.
+
+Invariant: what is written on stdout is either JSON lines, one for each item, or one object that holds them all.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +58,19 @@ def solve_file(
     rank: Rank | None,
     checks: int,
     out: Path | None,
+    keep: bool = False,
     question: str | None = None,
     answer: str | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Answer all problems of a file and write the rows; return the summary."""
+    """Answer all problems of a file and write the rows; return the summary. With `keep`, rows that no file is for are
+    not written but returned with it."""
     task = read_config(Path(folder)).task if (Path(folder) / "config.toml").exists() else {}
     given = find_problem_fields(task, question, answer).read(file)
     rights: list[bool] = []
     left_out = 0
     opened, by = _open_pair(folder, rank, **changes)
-    with opened as pair, _open_writer(out) as target:
+    with opened as pair, _open_writer(out, keep) as target:
         pair.engine.watch = Ticker(print_to_stderr)
         for some in _iterate_batches(given):
             found = answer_problems(pair, [make_problem(one) for one in some], best_of, by, checks)
@@ -75,10 +80,10 @@ def solve_file(
                     row |= {"expected": one.item.answer, "correct": _is_correct(chosen)}
                     rights += [] if row["correct"] is None else [row["correct"]]
                 left_out += chosen.best is None
-                target.write(to_json(row) + "\n")
+                target.write(row)
             target.flush()
             _print_progress(some[-1].number, len(given), "problems")
-    summary = {"problems": len(given), "left_out": left_out, "rank": by, "best_of": best_of, "checks": checks}
+    summary = target.kept | {"problems": len(given), "left_out": left_out, "rank": by, "best_of": best_of, "checks": checks}
     return summary | {"graded": len(rights), "accuracy": mean(rights)}
 
 
@@ -88,12 +93,15 @@ def _is_correct(answer: Answer) -> bool | None:
     return False if grade is None else grade.correct
 
 
-def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:
-    """Verify all solutions of a file and write the rows; return the summary, with ProcessBench F1 if items have labels."""
+def verify_file(
+    folder: str | Path, file: Path, *, checks: int, out: Path | None, keep: bool = False, **changes: Any
+) -> dict[str, Any]:
+    """Verify all solutions of a file and write the rows; return the summary, with ProcessBench F1 if items have labels. With
+    `keep`, rows that no file is for are not written but returned with it."""
     given = read_items(file, SolutionItem)
     predictions: list[int | None] = []
     readable = 0
-    with Pair.open(folder, ["verifier"], **changes) as pair, _open_writer(out) as target:
+    with Pair.open(folder, ["verifier"], **changes) as pair, _open_writer(out, keep) as target:
         pair.engine.watch = Ticker(print_to_stderr)
         for some in _iterate_batches(given):
             for one, verdict in zip(some, pair.verify([_make_solution(pair, g) for g in some], checks), strict=True):
@@ -102,12 +110,12 @@ def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None
                     row["match"] = verdict.first_error == one.item.label
                 predictions.append(verdict.first_error)
                 readable += verdict.readable > 0
-                target.write(to_json(row) + "\n")
+                target.write(row)
             target.flush()
             _print_progress(some[-1].number, len(given), "solutions")
     labels = [one.item.label for one in given]
     labelled = [(p, label) for p, label in zip(predictions, labels, strict=True) if label is not None]
-    summary = {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
+    summary = target.kept | {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
     return summary | process_f1([p for p, _ in labelled], [label for _, label in labelled])
 
 
@@ -135,16 +143,34 @@ def _iterate_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[start : start + AT_ONCE]
 
 
+class Writer:
+    """Where rows go: as JSON lines into a stream; without one they are kept."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self.stream = stream
+        self.kept: dict[str, Any] = {} if stream is not None else {"rows": []}
+
+    def write(self, row: dict[str, Any]) -> None:
+        if self.stream is None:
+            self.kept["rows"].append(row)
+        else:
+            self.stream.write(to_json(row) + "\n")
+
+    def flush(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+
+
 @contextlib.contextmanager
-def _open_writer(out: Path | None) -> Iterator[IO[str]]:
-    """Open the output for the rows: stdout, or a file."""
+def _open_writer(out: Path | None, keep: bool) -> Iterator[Writer]:
+    """Open the output for the rows: a file, or else stdout, unless they are to be kept."""
     if out is None:
-        yield sys.stdout
+        yield Writer(None if keep else sys.stdout)
         return
     with translate_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("w", encoding="utf-8") as file:
-            yield file
+            yield Writer(file)
 
 
 def _print_progress(done: int, total: int, what: str) -> None:

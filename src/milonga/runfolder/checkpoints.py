@@ -98,6 +98,10 @@ class Checkpoints:
     def _list_folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
 
+    def has_any(self) -> bool:
+        """Whether there is a checkpoint, intact or not: to know that all of its files would have to be read."""
+        return bool(self._list_folders())
+
     def find_newest(self) -> tuple[Path, dict[str, Any]] | None:
         """Find the newest intact checkpoint and load its state; None if there is none."""
         for path in reversed(self._list_folders()):

@@ -360,11 +360,13 @@ def claim(
     """Test what a paper claims, in miniature. A pilot of three seeds says first whether it can be tested: whether
     there is room, and whether what it rests on works. The same command goes on where it stopped."""
     from milonga.cli.claims import list_claims, try_claim
+    from milonga.cli.stopped import say_how_to_go_on
 
     if name is None or list_:
         found = list_claims(console, name)
     else:
-        found = try_claim(name, seeds, full, anyway, out, device, sampler, jobs, console)
+        with say_how_to_go_on():
+            found = try_claim(name, seeds, full, anyway, out, device, sampler, jobs, console)
     if json:
         print_json(found)
     if found.get("failed"):

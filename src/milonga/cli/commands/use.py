@@ -10,6 +10,10 @@ import typer
 from milonga.cli.help import USE, format_examples
 from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, Trust, app, console, print_json
 
+RowsFile = Annotated[
+    Path | None, typer.Option("--out", help="A file for the rows; stdout by default, with --json within its object.")
+]
+
 
 @app.command(
     rich_help_panel=USE,
@@ -37,7 +41,7 @@ def solve(
     checks: Checks = 1,
     question: Annotated[str | None, typer.Option(help="The field that holds the question; nested ones by a.b.0.c.")] = None,
     answer: Annotated[str | None, typer.Option(help="The field that holds the answer, where it is known.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
+    out: RowsFile = None,
     temperature: Annotated[float | None, typer.Option(help="The run's by default.")] = None,
     seed: Seed = None,
     device: Device = None,
@@ -55,6 +59,7 @@ def solve(
         rank=parse_rank(rank),
         checks=checks,
         out=out,
+        keep=json,
         question=question,
         answer=answer,
         temperature=temperature,
@@ -79,7 +84,7 @@ def verify(
     folder: Trained,
     file: Annotated[Path, typer.Argument(help="JSON lines, or a ProcessBench file: a problem and the steps of a solution.")],
     checks: Checks = 1,
-    out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
+    out: RowsFile = None,
     seed: Seed = None,
     device: Device = None,
     sampler: Sampler = None,
@@ -89,7 +94,9 @@ def verify(
     """Judge solutions step by step with a trained verifier, as JSON lines."""
     from milonga.cli.use import report_verified, verify_file
 
-    summary = verify_file(folder, file, checks=checks, out=out, seed=seed, device=device, sampler=sampler, trust=trust or ())
+    summary = verify_file(
+        folder, file, checks=checks, out=out, keep=json, seed=seed, device=device, sampler=sampler, trust=trust or ()
+    )
     report_verified(summary)
     if json:
         print_json(summary)
