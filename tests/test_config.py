@@ -349,3 +349,13 @@ def test_threads_follow_the_environment_or_the_idle_cores(monkeypatch: pytest.Mo
         monkeypatch.setattr(threads.torch, "get_num_threads", lambda most=most: most)
         monkeypatch.setattr(threads, "idle_cores", lambda idle=idle: idle)
         assert threads.choose_threads() == expected
+
+
+def test_a_run_and_a_probe_settle_their_threads_when_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from milonga.api import settle_threads
+    from milonga.engine.local import threads
+
+    monkeypatch.setattr(threads, "choose_threads", lambda: 7)
+    assert settle_threads(resolve([{"recipe": "grpo"}])).config.threads == 7
+    assert settle_threads(resolve([{"recipe": "grpo", "threads": 3}])).config.threads == 3
+    assert settle_threads(resolve([{"recipe": "grpo", "engine": "ray"}])).config.threads is None

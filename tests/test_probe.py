@@ -592,3 +592,13 @@ def test_the_command_probes_as_much_as_a_run_does() -> None:
 def test_mistakes_are_one_line(milonga: Command, command: tuple[str, ...], says: str) -> None:
     done = milonga(*command)
     assert done.code == 2 and says in done.err and done.err.count("\n") == 1
+
+
+def test_a_probe_computes_with_the_threads_that_a_run_would_take(monkeypatch: pytest.MonkeyPatch, milonga: Command) -> None:
+    """Where others compute, two threads can be ten times slower than one: a probe of a real model took minutes so."""
+    from milonga.engine.local import threads
+
+    asked = []
+    monkeypatch.setattr(threads, "choose_threads", lambda: asked.append("threads") or 1)
+    done = milonga("probe", "grpo", "--problems", "2", "--rollouts", "2")
+    assert done.code in (0, 2) and asked == ["threads"], done.err

@@ -215,14 +215,21 @@ def choose_run_folder(recipe: str) -> Path:
 
 def start(plan: Plan, out: Path, quiet: bool = False, force: bool = False) -> Report:
     """Run a plan in a new folder; with `force` even if the probe says that nothing can be learned."""
-    from milonga.engine.local.threads import choose_threads
     from milonga.runfolder.folder import RunFolder
 
-    if plan.config.threads is None and plan.config.engine == "local":
-        plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
+    plan = settle_threads(plan)
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()
         return _run_loop(plan, folder, quiet, begin=True, force=force)
+
+
+def settle_threads(plan: Plan) -> Plan:
+    """Settle with how many threads a plan is computed: as its config says, else with the cores that are idle now."""
+    from milonga.engine.local.threads import choose_threads
+
+    if plan.config.threads is not None or plan.config.engine != "local":
+        return plan
+    return replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
 
 
 def resume(

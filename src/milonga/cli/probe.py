@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
+from milonga.api import settle_threads
 from milonga.cli.show import print_text
 from milonga.errors import UserError
 from milonga.pair import make_run_context, restrict_to_agents
@@ -23,7 +24,7 @@ def run_probe(plan: Plan, problems: int, rollouts: int) -> Probe:
     if not can_probe(plan):
         raise UserError(f"recipe '{plan.config.recipe}' has no agent that solves problems by steps: there is nothing to probe")
     agents = [agent for agent in (plan.recipe.solving, plan.recipe.judging) if agent in plan.roles]
-    run_context = make_run_context(restrict_to_agents(plan, agents), None)
+    run_context = make_run_context(restrict_to_agents(settle_threads(plan), agents), None)
     run_context.engine.watch = Ticker(print_to_stderr)
     with closing(run_context.engine):
         plan.task.make_ready()
