@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from helpers import Command, Done
-from milonga.api import SMALLER_PIECES, SMALLER_TURNS, TO_LEARN
+from milonga.api import SMALLER_PIECES, SMALLER_TURNS, TO_LEARN, make_engine, preview_learning
 from milonga.cli.app import LESS, app, run_guarded
 from milonga.config import parse_config, read_toml, to_toml
+from milonga.engine.local.models import resolve_model_path
 from milonga.errors import Notice, UserError, explain_lost_memory
 from milonga.evals.suites import SUITES
 from milonga.interrupts import delay_interrupts
 from milonga.objectives import PRESETS
+from milonga.pair import Pair
 from milonga.resolve import resolve
 from milonga.roles import ROLES
 from milonga.runfolder.changes import list_keys
@@ -191,7 +194,7 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
     assert resolve([resolved]).config.model_dump(mode="json") == as_json.json["config"]
     assert list(tmp_path.iterdir()) == []
     said = as_json.json["learning"]
-    assert plain.out.endswith("".join(f"# {line}\n" for line in said)) and said[0].endswith("of the verifier")
+    assert plain.out.endswith("".join(f"# {line}\n" for line in said)) and "of the verifier" in said[0]
     assert said[1:] == [f"{who}: learning rate 0.0001, constant, after 0 steps of warm-up" for who in ("generator", "verifier")]
 
 
@@ -205,7 +208,39 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
     ],
 )
 def test_turns_beside_those_of_the_lead_agent_are_explained(recipe: str, settings: dict[str, Any], turns: str) -> None:
-    assert resolve([{"recipe": recipe, "turns": 5, **settings}]).describe_turns() == turns
+    plan = resolve([{"recipe": recipe, "turns": 5, **settings}])
+    assert plan.describe_turns() == turns
+    fewer = "; for fewer than 2 of warm-up: --set options.warmup=N" if recipe == "tango" and turns else ""
+    assert plan.explain_turns() == turns + fewer
+
+
+def test_a_warm_up_that_is_longer_than_all_turns_is_said_before_a_run() -> None:
+    def say_rate(recipe: str, turns: int, more: dict[str, Any], settings: dict[str, Any]) -> str:
+        sections = {"policies": {"generator": {"warmup": 5, "lr": 2e-5} | more}}
+        plan = resolve([{"recipe": recipe, "turns": turns}, sections, settings])
+        (said,) = [line for line in preview_learning(plan) if line.startswith("generator: ")]
+        return said
+
+    whole = "generator: learning rate 2e-05, constant, after 5 steps of warm-up"
+    short = f"{whole}, of which its turns have only 4: --set policies.generator.warmup=0 leaves them out"
+    assert say_rate("grpo", 4, {}, {}) == say_rate("grpo", 2, {"minibatches": 2}, {}) == short
+    assert say_rate("tango", 4, {}, {"options": {"warmup": 9}}) == short, "turns of others are not its own"
+    assert say_rate("grpo", 5, {}, {}) == say_rate("grpo", 3, {"epochs": 2}, {}) == whole, "the fifth step is a whole one"
+    assert say_rate("grpo", 1, {}, {"budget": {"tokens": 1000}}) == whole, "how many turns it has is not known"
+    assert say_rate("mars", 1, {}, {"binding": "shared"}) == whole, "it learns in turns of others too"
+
+
+def test_a_model_that_may_take_long_to_load_is_named_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(resolve_model_path("embedded"), tmp_path / "own")
+    with Pair.bare(generator=str(folder)):
+        said = capsys.readouterr()
+        assert said.err.startswith(f"loading {folder}\n") and said.out == ""
+    with Pair.bare(generator="embedded"):
+        assert "loading" not in capsys.readouterr().err.splitlines()[:1]
+    models = {"generator": {"model": str(folder)}, "verifier": {"model": str(folder)}}
+    lines: list[str] = []
+    with closing(make_engine(resolve([TINY, {"recipe": "tango", "policies": models}]), lines.append)):
+        assert lines == [f"loading {folder}"], "once for both"
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,21 @@ def test_a_verifier_whose_turns_come_is_not_called_untrained() -> None:
     assert [one.help for one in find(rows)] == ["--set options.n_verifier=2"], "after the generator's first turns"
 
 
+def test_a_single_verdict_that_can_be_read_is_not_called_one_sided() -> None:
+    """Of four checks, one: what it says is what a coin may say. Counted by the metrics, else by the settings."""
+    small = {"batch": {"problems": 2, "rollouts": 2}, "eval": {"problems": 2}}
+    said = {"verifier/positive_rate": 0.25, "verifier/share_right": 0.0, "verifier/unparsed_rate": 0.75}
+    counts = {"verifier/judged_right": 0.0, "verifier/judged_wrong": 4.0}
+    start = {"turn": 0, "learner": None, **{f"eval/{name}": value for name, value in (said | counts).items()}}
+    assert find([start], settings=small) == []
+    assert find([start], settings={"eval": {"problems": 64}}) == [], "the metrics know how many were judged"
+    turn = {"turn": 1, "learner": "verifier", **{f"rollouts/{name}": value for name, value in said.items()}}
+    assert find([turn], settings=small) == [], "of an older version"
+    turn |= {f"rollouts/{name}": value for name, value in counts.items()}
+    for turns, badges in ((2, []), (3, ["one-sided"])):
+        assert [one.badge for one in find([turn] * turns, settings=small)] == badges, f"{turns} verdicts"
+
+
 def test_what_cannot_be_read_may_be_paid_by_rewards_of_ones_own() -> None:
     rows = make_rows(rollouts__generator__invalid_rate=1.0)
     own = {"rewards": [{"function": "mine.py:short", "weight": 1.0}]}

@@ -199,9 +199,30 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, Config, list[Advice]]] 
         {"readable": 0.0, "truncated": 1.0, "cut_at": 512},
         None,
         PLAIN,
+        [Advice("100 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024", True)],
+    ),
+    (
+        {"readable": 0.0, "truncated": 0.5, "cut_at": 512},
+        None,
+        PLAIN,
         [
-            Advice("100 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024", True),
+            Advice("50 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024", True),
             Advice(f"{UNREAD}: {OTHER}", None, True),
+        ],
+    ),
+    (
+        {"readable": 0.4, "truncated": 0.31, "cut_at": 512},
+        None,
+        PLAIN,
+        [Advice("31 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024")],
+    ),
+    (
+        {"readable": 0.03, "truncated": 0.97, "cut_at": 512, "signal": 0.0, "accuracy": 0.0, "greedy": 0.0},
+        None,
+        PLAIN,
+        [
+            Advice("no group has both outcomes: nearly all solutions were cut", None, True),
+            Advice("97 % of the generator's outputs were cut at 512 tokens", "sampling.max_tokens=1024"),
         ],
     ),
     (
@@ -451,6 +472,18 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_cost_of_a_turn_names_its_batch_and_is_in_a_unit_that_reads_well(probed: Path) -> None:
+    found = Probe.read(probed / "with")
+    assert found is not None
+    batch = TINY["batch"]
+    head = f"To sample and judge a turn of {batch['problems']} problems x {batch['rollouts']} rollouts takes about "
+    for seconds, said in ((0.25, "0.2 seconds"), (42.0, "42 seconds"), (1429.4, "23.8 minutes"), (9000.0, "2.5 hours")):
+        cost = replace(found, turn_s=seconds, memory_gib=None).describe_cost()
+        assert cost == f"{head}{said}, learning not counted."
+    old = {key: value for key, value in found.to_json().items() if key not in ("turn_problems", "turn_rollouts")}
+    assert "judge a turn takes" in Probe.from_json(old).describe_cost()
+
+
 def test_a_probe_changes_no_bit_of_a_run(probed: Path) -> None:
     with_probe, without = read_run(probed / "with"), read_run(probed / "without")
     assert with_probe == without and len(with_probe[1]) == 2
@@ -495,9 +528,7 @@ def test_real_models_are_probed_by_default(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_learn_is_refused_and_leaves_no_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(
-        UserError, match=r"nothing can be learned: .*--set sampling.max_tokens=32; nothing of what the generator"
-    ):
+    with pytest.raises(UserError, match=r"nothing can be learned: .*cut at 16 tokens: --set sampling.max_tokens=32; 'milonga"):
         package.run("grpo", turns=1, out=out, settings=UNREADABLE | {"probe": "on"}, quiet=True)
     assert [path.name for path in out.iterdir()] == ["lock"]
 

@@ -93,17 +93,22 @@ def preview_placement(plan: Plan) -> list[str]:
 
 def preview_learning(plan: Plan) -> list[str]:
     """Preview the turns of each agent, and the learning rate of each policy that learns, by default or as set."""
-    rates = [
-        f"{name}: learning rate {section.learning_rate:g}, {section.schedule}, after {section.warmup_steps} steps of warm-up"
-        for name in plan.list_learning_policies()
-        if (section := plan.policies[name]).endpoint is None
-    ]
-    return [line for line in [plan.describe_turns(), *rates] if line]
+    names = [name for name in plan.list_learning_policies() if plan.policies[name].endpoint is None]
+    return [line for line in [plan.explain_turns(), *(_describe_rate(plan, name) for name in names)] if line]
 
 
-def make_engine(plan: Plan) -> Engine:
-    """Make the engine of a plan, and load its models."""
-    return factory.make_engine(plan.policies, plan.config)
+def _describe_rate(plan: Plan, policy: str) -> str:
+    """Describe a policy's learning rate, and how it is had where the warm-up before it is longer than all its turns."""
+    section, steps = plan.policies[policy], plan.count_own_steps(policy)
+    warm = f"after {section.warmup_steps} steps of warm-up"
+    if steps is not None and steps < section.warmup_steps:
+        warm += f", of which its turns have only {steps}: --set policies.{policy}.warmup=0 leaves them out"
+    return f"{policy}: learning rate {section.learning_rate:g}, {section.schedule}, {warm}"
+
+
+def make_engine(plan: Plan, say: Callable[[str], None] | None = None) -> Engine:
+    """Make the engine of a plan, and load its models. `say` is told before what may take long."""
+    return factory.make_engine(plan.policies, plan.config, say)
 
 
 def run(
@@ -344,7 +349,7 @@ def _run_loop(
     counted = plan.count_turns()
     total = None if counted is None else counted.total()
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
-    with LiveView(title, total, quiet) as view, explain_lost_memory(TO_LEARN), closing(make_engine(plan)) as engine:
+    with LiveView(title, total, quiet) as view, explain_lost_memory(TO_LEARN), closing(make_engine(plan, view.say)) as engine:
         engine.watch = view.watch
         loop = Loop(plan, engine, folder, view)
         if origin is not None:

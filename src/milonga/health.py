@@ -65,7 +65,8 @@ CLEAR = 0.1
 """Difference of two shares of solutions below which neither a verifier is one-sided, nor a gap or a guess worth a word. With
 fewer than 100 problems behind them it is more: twice the standard error of a share, at most 1 / sqrt(problems)."""
 SEVERAL = 3
-"""Outputs that must be bad before a share of them is: fewer may be an accident of a small batch."""
+"""Outputs that must be bad before a share of them is, and verdicts behind a share of verdicts: fewer may be an accident of a
+small batch."""
 OFF_RATIO = 0.05
 """Mean difference of log-probabilities of sampler and learner from which on it matters: a quarter of the usual range of a
 clipped ratio, 0.2, is then used up before anything was learned."""
@@ -169,6 +170,14 @@ class _Run:
         turns = len(self.latest(f"rollouts/{agent}/{metric}"))
         return turns * (self.number("batch.problems") or 32) if turns else self.number("eval.problems") or 64
 
+    def judged(self, agent: str) -> float:
+        """About how many solutions are behind its verdicts: as the metrics count them, or as the settings say."""
+        counts = [self.now(agent, f"judged_{side}") for side in ("right", "wrong")]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return (self.number("batch.rollouts") or 8) * self.problems(agent, "positive_rate")
+        return sum(known) * max(1, len(self.latest(f"rollouts/{agent}/judged_right")))
+
     @property
     def clear(self) -> float:
         """The difference of two shares of an evaluation's solutions from which on it is worth a word."""
@@ -236,6 +245,12 @@ def _name(words: str, *keys: str | None) -> dict[str, Any]:
     return {"help": words.format(*(f"({key})" if key else "" for key in keys)).strip(), "settings": found}
 
 
+def explains_unreadable(cut: float, unreadable: float) -> bool:
+    """Whether most of what cannot be read was cut, by the shares of both: what is cut mostly cannot be read, and another prompt
+    would not help."""
+    return cut > unreadable / 2
+
+
 def _find_silence(run: _Run) -> Iterator[Finding]:
     """Rows without an advantage or a weight teach nothing. The run itself says so when it stops for it."""
     stalled = run.rows[-1].get("stalled") if run.rows else None
@@ -295,10 +310,9 @@ def _find_bad_outputs(run: _Run) -> Iterator[Finding]:
                 else _name("raise --max-tokens {}", "sampling.max_tokens")
             )
             text = f"{format_share(cut)} of the {agent}'s outputs are cut at the limit of their length"
-            nothing = max(cut, invalid) >= MOST and cut > invalid / 2 and not _pays_own_rewards(run, agent)
+            nothing = max(cut, invalid) >= MOST and explains_unreadable(cut, invalid) and not _pays_own_rewards(run, agent)
             yield Finding("truncated", text, severe=nothing, subject=agent, **raised)
-        # What is cut mostly cannot be read: where that is most of what cannot, it is why, and has been said.
-        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and not (said and cut > invalid / 2):
+        if run.is_share(agent, "invalid_rate", OFTEN_UNREADABLE) and not (said and explains_unreadable(cut, invalid)):
             text = f"{format_share(invalid)} of the {agent}'s outputs cannot be read"
             nothing = invalid >= MOST and not _pays_own_rewards(run, agent)
             yield Finding("unreadable", text, severe=nothing, subject=agent, **_advise_on_reading(run, agent))
@@ -379,13 +393,14 @@ def _find_left_out(run: _Run) -> Iterator[Finding]:
 
 def _find_one_sided(run: _Run) -> Iterator[Finding]:
     """Verdicts are one-sided where they call less than half, or more than twice, as many solutions right as are right: of those
-    that were judged, which need not be the generator's of these turns, and by the verdicts that can be read."""
+    that were judged, which need not be the generator's of these turns, and by the verdicts that can be read, if these are
+    several."""
     for agent in run.agents("/positive_rate"):
         said, readable = run.now(agent, "positive_rate"), 1 - (run.now(agent, "unparsed_rate") or 0.0)
         true = run.now(agent, "share_right")
         if true is None:  # a run of an older version
             true = run.now("generator", "accuracy")
-        if said is None or readable <= 1 - MOST:
+        if said is None or readable <= 1 - MOST or round(readable * run.judged(agent)) < SEVERAL:
             continue
         said = min(1.0, said / readable)
         if true is None:

@@ -114,7 +114,7 @@ class Loop:
                 self.view.say(f"{self.plan.task.name}: {key.replace('_', ' ')} {value}")
             elif parts := [f"{name.replace('_', ' and ')} {count}" for name, count in value.items() if count]:
                 self.view.say(f"{self.plan.task.name}: {key.replace('_', ' ')}: {', '.join(parts)}")
-        if turns := self.plan.describe_turns():
+        if turns := self.plan.describe_turns() if self.place.turn else self.plan.explain_turns():
             self.view.say(turns)
 
     def open_trackers(self) -> None:

@@ -24,6 +24,7 @@ from milonga.evals.verdicts import get_soft_steps, get_soft_verdict
 from milonga.resolve import Plan, resolve
 from milonga.roles import StepSolver, make_step_solver
 from milonga.runfolder.checkpoints import Checkpoints
+from milonga.runfolder.console import print_to_stderr
 from milonga.runfolder.folder import read_config
 from milonga.tasks.foreign import WithForeign, make_foreign_problem
 from milonga.trust import check_trust
@@ -81,7 +82,7 @@ def restrict_to_agents(plan: Plan, agents: Collection[str]) -> Plan:
 
 def make_run_context(plan: Plan, weights: Path | None) -> RunContext:
     """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
-    engine = make_engine(plan.policies, plan.config)
+    engine = make_engine(plan.policies, plan.config, print_to_stderr)
     if weights is not None:
         engine.load(weights)
     return plan.make_run_context(engine)

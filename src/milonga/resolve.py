@@ -89,6 +89,20 @@ class Plan:
         parts = [f"{count} of the {who}" + (" before" if who == lead else "") for who, count in others.items() if count]
         return f"{counted.total()} turns: {self.config.turns} of the {lead}, as `turns` says, and {', '.join(parts)}"
 
+    def explain_turns(self) -> str:
+        """Describe the turns of a run that has not begun, and how it has fewer of warm-up where its recipe lets one choose."""
+        said, warm = self.describe_turns(), getattr(self.recipe.options, "warmup", 0)
+        return f"{said}; for fewer than {warm} of warm-up: --set options.warmup=N" if said and warm else said
+
+    def count_own_steps(self, policy: str) -> int | None:
+        """Count the optimizer steps of a policy in turns of its own agents, one train batch each; None if the turns are not
+        known, or if it also learns in those of others."""
+        counted, section = self.count_turns(), self.policies[policy]
+        agents = [agent for agent, name in self.agents.items() if name == policy]
+        if counted is None or any(agent in self.recipe.learns_along for agent in agents):
+            return None
+        return sum(counted[agent] for agent in agents) * section.epochs * section.minibatches
+
     def make_run_context(self, engine: Engine) -> RunContext:
         """Make what all contexts of the run share, with the engine that holds its weights."""
         config = self.config

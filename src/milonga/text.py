@@ -47,6 +47,14 @@ def format_amount(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def format_duration(seconds: float) -> str:
+    """Format a duration in the largest unit of which there is more than one."""
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 def clip_text(text: str, most: int) -> str:
     """Clip a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"

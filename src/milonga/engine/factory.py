@@ -3,14 +3,15 @@ behind them. Torch, Ray and httpx are imported only when an engine is made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from milonga.config import Config, PolicySection, VllmSection, is_endpoint
+from milonga.config import Config, PolicySection, VllmSection, is_embedded, is_endpoint
 from milonga.engine.base import Engine
+from milonga.text import escape_invisible
 
 
-def make_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine:
-    """Make the engine of a config for these policies, and load their models."""
+def make_engine(policies: Mapping[str, PolicySection], config: Config, say: Callable[[str], None] | None = None) -> Engine:
+    """Make the engine of a config for these policies, and load their models. `say` is told before what may take long."""
     import torch
 
     from milonga.engine.local.models import check_model
@@ -19,6 +20,9 @@ def make_engine(policies: Mapping[str, PolicySection], config: Config) -> Engine
     own = {name: section for name, section in policies.items() if name not in remote}
     for section in own.values():
         check_model(section.model)
+    large = dict.fromkeys(section.model for section in own.values() if not is_embedded(section.model))
+    if say is not None and large:
+        say(escape_invisible(f"loading {', '.join(large)}"))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return _add_endpoints(_make_ray_engine(own, config) if config.engine == "ray" else _make_local_engine(own, config), remote)

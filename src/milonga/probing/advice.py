@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from milonga.config import Config
-from milonga.health import FEW_SIGNALS, OFTEN_CUT, OFTEN_UNREADABLE, ONE_SIDED
+from milonga.health import FEW_SIGNALS, MOST, OFTEN_CUT, OFTEN_UNREADABLE, ONE_SIDED, explains_unreadable
 from milonga.probing.figures import JudgeFigures, OutputFigures, SolverFigures
 from milonga.text import format_share
 
@@ -53,23 +53,26 @@ def advise(
 def _advise_on_outputs(
     figures: OutputFigures, solver: SolverFigures, config: Config, bootstrapped: Collection[str]
 ) -> Iterator[Advice]:
-    """Advise on what is cut, and on what cannot be read.
+    """Advise on what is cut, and on what cannot be read for another reason.
 
     Where nothing can be read nothing is earned. That does not block an agent that first learns from examples, which may teach
     it to write, nor a judge that does not learn: the solver still earns by its answers.
     """
     harmless = ("examples",) if figures is solver else ("examples", "nothing")
     blocking = figures.readable == 0 and figures.learns_from not in harmless
-    if figures.truncated is not None and figures.cut_at is not None and figures.truncated >= OFTEN_CUT:
-        cut = f"{format_share(figures.truncated)} of the {figures.agent}'s outputs were cut at {figures.cut_at} tokens"
-        if figures.cut_at < figures.limit:
+    share = figures.truncated or 0.0
+    cut_at = figures.cut_at if share >= OFTEN_CUT else None
+    if cut_at is not None:
+        cut = f"{format_share(share)} of the {figures.agent}'s outputs were cut at {cut_at} tokens"
+        if cut_at < figures.limit:
             where = f"{cut}, where its model's context ends: choose shorter problems or a model with a longer context"
             yield Advice(where, None, blocking)
         else:
             yield Advice(cut, f"sampling.max_tokens={2 * solver.limit}", blocking)
-    if figures.readable is not None and figures.readable <= 1 - OFTEN_UNREADABLE:
-        share = "nothing" if figures.readable == 0 else f"only {format_share(figures.readable)}"
-        unread = f"{share} of what the {figures.agent} wrote can be read in the dialect '{config.dialect}'"
+    why = cut_at is not None and figures.readable is not None and explains_unreadable(share, 1 - figures.readable)
+    if figures.readable is not None and figures.readable <= 1 - OFTEN_UNREADABLE and not why:
+        little = "nothing" if figures.readable == 0 else f"only {format_share(figures.readable)}"
+        unread = f"{little} of what the {figures.agent} wrote can be read in the dialect '{config.dialect}'"
         if config.dialect == "tagged":
             yield Advice(f"{unread}, which only models that were trained in it speak", "dialect=plain", blocking)
         elif figures.readable and figures.agent in bootstrapped and not config.bootstrap:
@@ -86,6 +89,8 @@ def _advise_on_solver(solver: SolverFigures, config: Config) -> Iterator[Advice]
         blocking = solver.learns_from == "outcomes" and not chosen
         if config.rewards:
             yield Advice("your reward is the same for all solutions of each problem", None, blocking)
+        elif solver.accuracy == 0 and (solver.truncated or 0.0) >= MOST:
+            yield Advice("no group has both outcomes: nearly all solutions were cut", None, blocking)
         elif solver.accuracy == 0:
             yield Advice(
                 "no group has both outcomes, all answers are wrong: choose easier problems or a stronger model", None, blocking

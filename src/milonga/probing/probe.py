@@ -30,7 +30,7 @@ from milonga.roles import StepSolver
 from milonga.runfolder.files import to_json, write_atomically
 from milonga.runfolder.record import read_json
 from milonga.schedule import Schedule
-from milonga.text import clip_text, format_number, format_share
+from milonga.text import clip_text, format_duration, format_number, format_share
 from milonga.types import Rollouts
 
 PROBLEMS, ROLLOUTS = 32, 4
@@ -88,6 +88,9 @@ class Probe:
     """Peak memory so far, of the GPU or else of this process; None where workers elsewhere sample."""
     advice: tuple[Advice, ...]
     examples: tuple[Example, ...]
+    turn_problems: int | None = None
+    turn_rollouts: int | None = None
+    """The run's batch size; a probe of an older version does not know it."""
 
     @property
     def agents(self) -> list[SolverFigures | JudgeFigures]:
@@ -109,9 +112,12 @@ class Probe:
         return rows
 
     def describe_cost(self) -> str:
-        """Describe seconds and memory in one sentence."""
+        """Describe time and memory in one sentence."""
         memory = "" if self.memory_gib is None else f"; {self.memory_gib:.1f} GiB were in use at most"
-        return f"To sample and judge a turn takes about {self.turn_s:.1f} seconds, learning not counted{memory}."
+        known = self.turn_problems is not None and self.turn_rollouts is not None
+        turn = f"a turn of {self.turn_problems} problems x {self.turn_rollouts} rollouts" if known else "a turn"
+        seconds = f"{self.turn_s:.1f} seconds" if self.turn_s < 10 else format_duration(self.turn_s)
+        return f"To sample and judge {turn} takes about {seconds}, learning not counted{memory}."
 
     def describe(self) -> list[str]:
         """Describe the probe in lines: each agent's figures, the cost, and the advice."""
@@ -180,6 +186,8 @@ def probe(plan: Plan, run_context: RunContext, problems: int = PROBLEMS, rollout
         memory_gib=_measure_memory() if plan.config.engine == "local" else None,
         advice=tuple(advise(solver, judge, plan.config, list_bootstrapped(plan.recipe, plan.roles))),
         examples=tuple(_select_unreadable(solutions) + _select_unreadable(checks or Rollouts([]))),
+        turn_problems=batch.problems,
+        turn_rollouts=batch.rollouts,
     )
 
 

@@ -27,14 +27,13 @@ from milonga.report.blocks import (
 )
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.verdicts import describe_run
-from milonga.report.words import format_duration
 from milonga.runfolder.flow import compute_credit
 from milonga.runfolder.matrix import FIGURES, read_matrix
 from milonga.runfolder.record import HEADLINE, Record, to_number
 from milonga.runfolder.seals import format_turns, list_lost_turns
 from milonga.runfolder.transcripts import read_transcripts, select_transcripts
 from milonga.systems.index import RECIPES, find_paper
-from milonga.text import format_amount, format_number
+from milonga.text import format_amount, format_duration, format_number
 
 TALKS = 2
 """Number of transcripts of each kind."""

@@ -13,10 +13,9 @@ from typing import Any
 
 from milonga.report.curves import F1, GENERATOR, get_title
 from milonga.report.sheets import format_interval, shorten_arm_names
-from milonga.report.words import format_duration
 from milonga.runfolder.record import Record, to_number
 from milonga.systems.index import RECIPES
-from milonga.text import format_amount
+from milonga.text import format_amount, format_duration
 
 SURE = 1.96
 """Standard errors to both sides of a 95 % interval."""

@@ -15,13 +15,6 @@ def clip_model_text(text: str, most: int = MOST_TEXT) -> str:
     return clip_text(text, most)
 
 
-def format_duration(seconds: float) -> str:
-    for size, unit in ((3600, "hours"), (60, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
 def format_verdict(value: bool | None) -> str:
     return {True: "right", False: "wrong", None: "—"}[value]
 
