@@ -149,6 +149,8 @@ def test_adapters_are_merged_or_kept(adapted: Path, tmp_path: Path) -> None:
     assert "PeftModel" in (tmp_path / "kept" / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"is an adapter, not a model: .* 'milonga export'"):
         Pair.bare(generator=str(tmp_path / "kept"), device="cpu")
+    with pytest.raises(ConfigError, match=r"is an adapter, not a model: use the run folder .* without --adapters$"):
+        Pair.open(tmp_path / "kept")
 
 
 def test_the_command_says_what_it_wrote_and_refuses_what_is_there(milonga: Command, trained: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
         "agent": f"{', '.join(list_agents(plan, plan.agents[agent]))} (role `{plan.roles[agent].name}`)",
         "recipe": ", ".join(filter(None, (plan.recipe.name, find_paper(plan.recipe.name)))),
         "task": _format_section(config.task),
+        **({"rewards": ", ".join(reward.describe() for reward in config.rewards)} if config.rewards else {}),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
         "start": shorten_path(section.model),
         "weights": "all" if section.lora is None else f"LoRA of rank {section.lora.rank}" + ("" if adapters else ", merged"),
