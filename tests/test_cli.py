@@ -427,7 +427,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "list": (["list", "recipe"], "did you mean 'recipes'?"),
     "list of runs": (
         ["list", "runs"],
-        "runs are listed by 'milonga board FOLDER', in a browser; 'milonga show RUN' describes one",
+        "runs are listed by 'milonga board FOLDER', in a browser",
     ),
     "plan": (["plan", "--generator", "7b", "--gpus", "1"], "it takes at least 3 GPUs"),
 }
