@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from cases import TINY
+from engine_helpers import chat_folder
 from helpers import Command
 from milonga.api import plan_run, run
 from milonga.cli.new import write_skeleton
@@ -78,7 +78,7 @@ def check_card(folder: Path, tokens: int) -> str:
     output = card.partition("What it answers, greedily")[2].partition(":\n\n```\n")[2].partition("\n```")[0]
     ask = pipeline("text-generation", str(folder))
     said = ask(prompt, add_special_tokens=False, return_full_text=False, do_sample=False, max_new_tokens=tokens)
-    assert said[0]["generated_text"].rstrip() == output
+    assert render_fenced(said[0]["generated_text"].rstrip(), "") == f"```\n{output}\n```"
     assert "add_special_tokens=False, return_full_text=False" in card
     return str(prompt)
 
@@ -87,11 +87,7 @@ def test_a_card_has_the_prompt_in_prose_of_problems_without_worked_solutions(tmp
     rows = [{"question": f"How much is {a} and 2?", "answer": str(a + 2)} for a in range(40)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = {"dialect": "plain", "task": {"name": "jsonl", "path": str(tmp_path / "rows.jsonl")}, "sampling": {"max_tokens": 8}}
-    model = tmp_path / "roomy"  # a verifier's prompt in prose is longer than the embedded model's context
-    shutil.copytree(Path(__file__).parents[1] / "src/milonga/embedded/base", model)
-    fields = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 4096}
-    (model / "config.json").write_text(json.dumps(fields))
-    models = {"generator": str(model), "verifier": str(model)}
+    models = dict.fromkeys(("generator", "verifier"), chat_folder(tmp_path))
     settings = merge(TINY, own | {"options": {"warmup": 0, "n_generator": 1}})
     run("tango", turns=1, out=tmp_path / "run", models=models, settings=settings, quiet=True)
     for agent, tokens in (("generator", 8), ("verifier", 16)):
