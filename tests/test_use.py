@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers import PROPERTY, Command
 from milonga.errors import ConfigError, DataError
 from milonga.evals.evaluate import ranking_metrics, score_vote
-from milonga.pair import Verdict
+from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, Verification
 from milonga.using.answers import RANKS, Candidate, Cuts, Rank, answer_to_json, choose_answer, verdict_to_json
@@ -338,6 +338,21 @@ def test_what_was_cut_is_told_and_the_limit_can_be_raised(milonga: Command, trai
     assert not any("truncated" in row for row in whole.json["rows"])
     refused = milonga(*solve, "--max-tokens", "0")
     assert refused.code == 2 and "--max-tokens" in refused.err
+
+
+@pytest.mark.parametrize("command", [("serve",), ("chat",), ("verify", "file.jsonl"), ("solve", "file.jsonl")])
+def test_the_limit_reaches_the_pair(
+    milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def refuse(*_: Any, max_tokens: int | None, **__: Any) -> Pair:
+        raise ConfigError(f"opened with {max_tokens}")
+
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "file.jsonl", [RIGHT_SOLUTION])
+    monkeypatch.setattr(Pair, "open", refuse)
+    name, *more = command
+    port = ("--port", "0") if name == "serve" else ()
+    assert "opened with 7" in milonga(name, "run", *more, *port, "--max-tokens", "7").err
 
 
 @pytest.mark.parametrize(
