@@ -460,6 +460,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "rate": (["serve", ".", "--rate", "inf"], "--rate inf is no number"),
     "token file": (["board", ".", "--token-file", "none"], "cannot be read"),
     "list": (["list", "recipe"], "did you mean 'recipes'?"),
+    "list of runs": (
+        ["list", "runs"],
+        "runs are listed by 'milonga board FOLDER', in a browser",
+    ),
     "plan": (["plan", "--generator", "7b", "--gpus", "1"], "it takes at least 3 GPUs"),
 }
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from cases import TINY
+from engine_helpers import chat_folder
 from helpers import Command
 from milonga.api import plan_run, run
 from milonga.cli.new import write_skeleton
@@ -67,13 +68,33 @@ def test_transformers_computes_what_the_run_computed(trained: Path, exported: di
 def test_the_prompt_on_the_card_gives_the_output_on_the_card(exported: dict[str, Path]) -> None:
     """What the card says is what transformers' own pipeline gives, by the line that the card shows."""
     for folder in exported.values():
-        card = (folder / "README.md").read_text()
-        prompt = ast.literal_eval(card.partition("PROMPT = ")[2].partition("```")[0])
-        output = card.partition("greedily:\n\n```\n")[2].partition("\n```")[0]
-        ask = pipeline("text-generation", str(folder))
-        said = ask(prompt, add_special_tokens=False, return_full_text=False, do_sample=False, max_new_tokens=64)
-        assert said[0]["generated_text"].rstrip() == output
-        assert "add_special_tokens=False, return_full_text=False" in card
+        check_card(folder, 64)
+
+
+def check_card(folder: Path, tokens: int) -> str:
+    """Check that the prompt on the card gives the output on the card; return the prompt."""
+    card = (folder / "README.md").read_text()
+    prompt = ast.literal_eval(card.partition("PROMPT = ")[2].partition("```")[0])
+    output = card.partition("What it answers, greedily")[2].partition(":\n\n```\n")[2].partition("\n```")[0]
+    ask = pipeline("text-generation", str(folder))
+    said = ask(prompt, add_special_tokens=False, return_full_text=False, do_sample=False, max_new_tokens=tokens)
+    assert render_fenced(said[0]["generated_text"].rstrip(), "") == f"```\n{output}\n```"
+    assert "add_special_tokens=False, return_full_text=False" in card
+    return str(prompt)
+
+
+def test_a_card_has_the_prompt_in_prose_of_problems_without_worked_solutions(tmp_path: Path) -> None:
+    rows = [{"question": f"How much is {a} and 2?", "answer": str(a + 2)} for a in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = {"dialect": "plain", "task": {"name": "jsonl", "path": str(tmp_path / "rows.jsonl")}, "sampling": {"max_tokens": 8}}
+    models = dict.fromkeys(("generator", "verifier"), chat_folder(tmp_path))
+    settings = merge(TINY, own | {"options": {"warmup": 0, "n_generator": 1}})
+    run("tango", turns=1, out=tmp_path / "run", models=models, settings=settings, quiet=True)
+    for agent, tokens in (("generator", 8), ("verifier", 16)):
+        export(tmp_path / "run", agent, tmp_path / agent)
+        prompt = check_card(tmp_path / agent, tokens)
+        assert "How much is " in prompt and ("The answer is " in prompt) == (agent == "verifier")
+        assert f"greedily (cut after {tokens} tokens)" in (tmp_path / agent / "README.md").read_text()
 
 
 def test_the_card_is_filled_from_the_run(trained: Path, exported: dict[str, Path]) -> None:
@@ -149,6 +170,8 @@ def test_adapters_are_merged_or_kept(adapted: Path, tmp_path: Path) -> None:
     assert "PeftModel" in (tmp_path / "kept" / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"is an adapter, not a model: .* 'milonga export'"):
         Pair.bare(generator=str(tmp_path / "kept"), device="cpu")
+    with pytest.raises(ConfigError, match=r"is an adapter, not a model: use the run folder .* without --adapters$"):
+        Pair.open(tmp_path / "kept")
 
 
 def test_the_command_says_what_it_wrote_and_refuses_what_is_there(milonga: Command, trained: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import milonga
 from cases import TINY
 from helpers import Command, make_rollout
 from milonga.api import plan_run
+from milonga.config import RewardSection
 from milonga.credit import has_both_outcomes
 from milonga.errors import ConfigError, UserError
 from milonga.flags import make_layer, parse_reward, place_on_gpus
@@ -26,6 +27,7 @@ from milonga.systems.index import RECIPES
 from milonga.tasks.base import ANSWERS
 from milonga.tasks.functions import COLUMNS, RewardFunction, load_rewards, sum_rewards
 from milonga.types import Grade, Problem, Rollout, Rollouts
+from milonga.using.export import export
 from short import SHORT, short_loop
 
 NAN = math.nan
@@ -202,6 +204,15 @@ def test_rewards_pay_where_nothing_is_known_and_accuracy_is_not_measured(tmp_pat
     assert {key for key in row if key.startswith("flow/")} == {"flow/rewards>generator"}
     measured = milonga.evaluate(tmp_path / "run", split="dev", problems=2)
     assert measured["generator/accuracy"] is None and measured["generator/reward"] > 1
+    export(tmp_path / "run", "generator", tmp_path / "out")
+    for file in (tmp_path / "out" / "README.md", tmp_path / "run" / "report.html"):
+        assert "mine.py:length*0.5" in file.read_text(), "what paid is told"
+
+
+def test_rewards_are_described_without_their_folder() -> None:
+    names = ("/home/me/mine.py:length", "package.module:length", "live/0a1b2c3d:length")
+    assert [RewardSection(function=name).describe() for name in names] == ["mine.py:length", names[1], "length"]
+    assert RewardSection(function=names[0], weight=0.5).describe() == "mine.py:length*0.5"
 
 
 @pytest.mark.parametrize(

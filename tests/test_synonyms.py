@@ -91,6 +91,7 @@ MEANT = {
     "solve RUN FILE -n 4": "did you mean --best-of?",
     "solve RUN FILE --top-p 0.9": "samples are never truncated; what there is: --temperature",
     "verify RUN FILE --num-samples 4": "did you mean --checks?",
+    "serve RUN --max-new-tokens 4": "did you mean --max-tokens?",
     "verify RUN --file rows.jsonl": "it is the second argument, after what was trained: rows.jsonl",
     "eval RUN --num-generations 4": "did you mean --samples?",
     "eval RUN --lr 1": "that is 'lr' in a run's config, which milonga run sets",

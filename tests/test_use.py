@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from helpers import PROPERTY, Command
 from milonga.errors import ConfigError, DataError
 from milonga.evals.evaluate import ranking_metrics, score_vote
-from milonga.pair import Verdict
+from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, Verification
-from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer, verdict_to_json
+from milonga.using.answers import RANKS, Candidate, Cuts, Rank, answer_to_json, choose_answer, verdict_to_json
 from milonga.using.items import ProblemItem, SolutionItem, find_problem_fields, read_items, validate_item
 
 PROBLEM = make_foreign_problem("p", "3+4*5%100", "35")
@@ -174,6 +174,20 @@ def test_problems_are_read_by_the_fields_of_the_runs_own_data(
     assert (one.item.question, one.item.answer, one.record) == (*expected, row)
 
 
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"prompt": "1+1?", "gold": "2"}, "line 1: 'question' is missing; did you mean 'prompt'? Name it by --question prompt"),
+        ({"questions": "1+1?"}, "line 1: 'question' is missing; did you mean 'questions'? Name it by --question questions"),
+        ({"ask": "1+1?", "b": 1}, "line 1: 'question' is missing; the row has ask, b: name it by --question NAME"),
+    ],
+)
+def test_a_question_elsewhere_is_proposed(tmp_path: Path, row: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError) as error:
+        find_problem_fields({}, None, None).read(lines(tmp_path / "some.jsonl", [row]))
+    assert str(error.value).endswith(says)
+
+
 def test_a_named_answer_stands_in_its_field_or_nowhere(tmp_path: Path) -> None:
     some = lines(
         tmp_path / "some.jsonl", [{"question": "1+1?", "answer": "2"}, {"question": "1+2?", "gold": "3", "answer": "4"}]
@@ -312,6 +326,48 @@ def test_solve_writes_answers_with_scores_and_reports_accuracy(milonga: Command,
     assert [json.loads(line) for line in (tmp_path / "deep" / "out.jsonl").read_text().splitlines()] == answers
 
 
+def test_what_was_cut_is_told_and_the_limit_can_be_raised(milonga: Command, trained: Path, tmp_path: Path) -> None:
+    file = lines(tmp_path / "problems.jsonl", [{"question": "3+4*5%100"}, {"question": "20-3+6%100"}])
+    solve = ("solve", trained, file, "--best-of", "1", "--rank", "vote", "--json")
+    cut = milonga(*solve, "--max-tokens", "2")
+    assert cut.code == 0 and "; 2 of 2 solutions were cut at 2 tokens: --max-tokens 4\n" in cut.err
+    assert [row["truncated"] for row in cut.json["rows"]] == [True, True]
+    assert [cut.json[key] for key in ("max_tokens", "solutions", "truncated", "cut_at")] == [2, 2, 2, 2]
+    whole = milonga(*solve, "--max-tokens", "64")
+    assert whole.code == 0 and "were cut" not in whole.err and whole.json["truncated"] == 0
+    assert not any("truncated" in row for row in whole.json["rows"])
+    refused = milonga(*solve, "--max-tokens", "0")
+    assert refused.code == 2 and "--max-tokens" in refused.err
+
+
+@pytest.mark.parametrize("command", [("serve",), ("chat",), ("verify", "file.jsonl"), ("solve", "file.jsonl")])
+def test_the_limit_reaches_the_pair(
+    milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def refuse(*_: Any, max_tokens: int | None, **__: Any) -> Pair:
+        raise ConfigError(f"opened with {max_tokens}")
+
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "file.jsonl", [RIGHT_SOLUTION])
+    monkeypatch.setattr(Pair, "open", refuse)
+    name, *more = command
+    port = ("--port", "0") if name == "serve" else ()
+    assert "opened with 7" in milonga(name, "run", *more, *port, "--max-tokens", "7").err
+
+
+@pytest.mark.parametrize(
+    ("cuts", "says"),
+    [
+        (Cuts(4, 0, 0), ""),
+        (Cuts(4, 3, 64), "cut at 64 tokens: --max-tokens 128"),
+        (Cuts(4, 3, 40), "cut at the end of the model's context, after 40 tokens at most"),
+        (Cuts(4, 3, 0), "cut at 64 tokens: --max-tokens 128"),
+    ],
+)
+def test_more_tokens_are_advised_where_they_help(cuts: Cuts, says: str) -> None:
+    assert cuts.describe(64) == says
+
+
 def test_what_was_solved_can_be_verified(milonga: Command, trained: Path, tmp_path: Path) -> None:
     file = lines(tmp_path / "problems.jsonl", [{"question": "3+4*5%100"}, {"question": "20-3+6%100"}])
     assert milonga("solve", trained, file, "--rank", "vote", "--out", tmp_path / "solved.jsonl").code == 0
@@ -396,7 +452,9 @@ def test_a_pair_without_a_verifier_says_what_it_can(milonga: Command, tmp_path: 
     plain = milonga("solve", tmp_path / "run", file)
     assert plain.code == 0 and "by vote" in plain.err, "nobody has to know what was not trained"
     solutions = lines(tmp_path / "solutions.jsonl", [RIGHT_SOLUTION])
-    assert "recipe 'grpo' has no verifier" in milonga("verify", tmp_path / "run", solutions).err
+    for some in (solutions, file, tmp_path / "nothing.jsonl"):
+        said = milonga("verify", tmp_path / "run", some).err
+        assert said.startswith("milonga: recipe 'grpo' has no verifier"), "whatever is wrong with the file"
 
 
 # Chat.
@@ -417,6 +475,10 @@ def test_chat_shows_the_answer_and_then_each_verdict(talk: Command, trained: Pat
     said = done.out.splitlines()
     assert said[0].startswith("  1. ") and sum(line.startswith("  verifier: 1. ") for line in said) == 2
     assert "the whole: " in done.out
+
+
+def test_chat_says_what_was_cut(talk: Command, trained: Path) -> None:
+    assert "cut at 2 tokens: --max-tokens 4" in talk(b"3+4%100\n", trained, "--max-tokens", "2").out
 
 
 def test_chat_neutralises_what_models_write_and_outlives_hostile_questions(talk: Command, trained: Path) -> None:

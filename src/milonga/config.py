@@ -334,6 +334,12 @@ class RewardSection(Section):
     weight: float = 1.0
     """Weight of its rewards in the sum of all functions."""
 
+    def describe(self) -> str:
+        """Describe it for a reader: file and function without their folder, and the weight where it is not one."""
+        place, _, name = self.function.rpartition(":")
+        named = name if place.startswith("live/") or not place else f"{Path(place).name}:{name}"
+        return named if self.weight == 1 else f"{named}*{self.weight:g}"
+
 
 class Config(Section):
     """A whole run."""

@@ -80,6 +80,13 @@ def restrict_to_agents(plan: Plan, agents: Collection[str]) -> Plan:
     return replace(plan, policies={name: section for name, section in plan.policies.items() if name in names})
 
 
+def check_agents(plan: Plan, agents: Collection[str]) -> None:
+    """Refuse agents that the recipe of a plan does not have."""
+    for agent in agents:
+        if agent not in plan.roles:
+            raise ConfigError(f"recipe '{plan.config.recipe}' has no {agent}; its agents are {', '.join(plan.roles)}")
+
+
 def make_run_context(plan: Plan, weights: Path | None) -> RunContext:
     """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
     engine = make_engine(plan.policies, plan.config, print_to_stderr)
@@ -158,9 +165,7 @@ class Pair:
     """A generator and a verifier with their weights; either may be missing. Use it in a `with` statement, or call `close`."""
 
     def __init__(self, plan: Plan, weights: Path | None, agents: Collection[str], turn: int | None = None) -> None:
-        for agent in agents:
-            if agent not in plan.roles:
-                raise ConfigError(f"recipe '{plan.config.recipe}' has no {agent}; its agents are {', '.join(plan.roles)}")
+        check_agents(plan, agents)
         if "generator" in agents and not isinstance(plan.roles["generator"], StepSolver):
             raise ConfigError(f"the generator of recipe '{plan.config.recipe}' does not solve problems by steps")
         self.plan, self.turn = plan, turn
@@ -178,14 +183,21 @@ class Pair:
         device: str | None = None,
         temperature: float | None = None,
         sampler: str | None = None,
+        max_tokens: int | None = None,
         trust: Collection[str] = (),
     ) -> Pair:
         """Open the newest intact checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then is every agent.
 
-        `agents` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
-        default to the run's. `trust` names what a run that was not made here may use of code, hosts and variables.
+        `agents` defaults to those of generator and verifier that the recipe has. Seed, device, temperature, sampler and
+        the most tokens of a solution (a verification may have twice as many) default to the run's. `trust` names what a run
+        that was not made here may use of code, hosts and variables.
         """
-        name, folder, layer = str(path), Path(path), _collect_overrides(seed, device, temperature, sampler)
+        name, folder, layer = str(path), Path(path), _collect_overrides(seed, device, temperature, sampler, max_tokens)
+        if not (folder / "config.toml").exists() and (folder / "adapter_config.json").exists():
+            raise ConfigError(
+                f"'{path}' is an adapter, not a model: use the run folder that it was exported from, or export that agent "
+                "merged into its base, by 'milonga export' without --adapters"
+            )
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
             return cls(plan_bare_models(name, name, layer), None, AGENTS if agents is None else agents)
         found = load_finished_run(folder, layer, trust)
@@ -201,15 +213,15 @@ class Pair:
         device: str | None = None,
         temperature: float | None = None,
         sampler: str | None = None,
+        max_tokens: int | None = None,
     ) -> Pair:
         """Open models that come from no run: folders, hub names, GGUF files, `embedded`, or endpoints."""
         named = {agent: model for agent, model in zip(AGENTS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")
         other = next(iter(named.values()))
-        plan = plan_bare_models(
-            named.get("generator", other), named.get("verifier", other), _collect_overrides(seed, device, temperature, sampler)
-        )
+        layer = _collect_overrides(seed, device, temperature, sampler, max_tokens)
+        plan = plan_bare_models(named.get("generator", other), named.get("verifier", other), layer)
         return cls(plan, None, tuple(named))
 
     @property
@@ -280,10 +292,12 @@ class Pair:
         return rollout
 
 
-def _collect_overrides(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
+def _collect_overrides(
+    seed: int | None, device: str | None, temperature: float | None, sampler: str | None, max_tokens: int | None
+) -> dict[str, Any]:
     """Collect the config overrides that the user of a pair gave; None means not given."""
     known = {"seed": seed, "device": device}
-    sampling = {"temperature": temperature, "sampler": sampler}
+    sampling = {"temperature": temperature, "sampler": sampler, "max_tokens": max_tokens}
     return _drop_none(known) | ({"sampling": _drop_none(sampling)} if _drop_none(sampling) else {})
 
 

@@ -14,7 +14,7 @@ from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Rollout
-from milonga.using.answers import answer_problems
+from milonga.using.answers import Cuts, answer_problems
 
 TOO_LONG = "the question is longer than the model's context: ask a shorter one"
 
@@ -60,6 +60,8 @@ def _answer_question(pair: Pair, question: str, id: str, console: Console, best_
         solution = found[0]
         show_solution(solution, console)
         verdict = pair.verify([solution], checks)[0] if pair.judges else None
+    if cut := Cuts().add([solution]).describe(pair.run_context.get_max_tokens("generator")):
+        print_text(console, "  ", (cut, "yellow"))
     if verdict is not None:
         show_verdict(verdict, console)
 

@@ -28,6 +28,7 @@ def serve(
     waiting: int,
     device: str | None,
     trust: Collection[str] = (),
+    max_tokens: int | None = None,
 ) -> None:
     """Serve until interrupted or terminated. Options are checked before a model is loaded."""
     try:
@@ -42,7 +43,7 @@ def serve(
         raise ConfigError(f"--rate {rate} is no number of requests")
     limits = Limits(rate=rate, waiting=waiting)
     with bind_socket(host, port) as listener:
-        service = Service(Pair.open(folder, device=device, trust=trust), limits.waiting)
+        service = Service(Pair.open(folder, device=device, max_tokens=max_tokens, trust=trust), limits.waiting)
         app = make_app(service, limits, token, is_loopback(host))
         config = BoundedConfig(app, limits, ws="none", linger=LINGER)
         # uvicorn shuts down cleanly on both signals, and then raises them again for the previous handlers.

@@ -113,6 +113,12 @@ LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate 
 Problems = Annotated[int | None, typer.Option("--problems", help="Problems in a turn.", rich_help_panel=SETTINGS)]
 Rollouts = Annotated[int | None, typer.Option("--rollouts", help="Rollouts in a group.", rich_help_panel=SETTINGS)]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Most tokens of a solution.", rich_help_panel=SETTINGS)]
+TokenLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens", min=1, help="Most tokens of a solution; a verification may have twice as many. The run's by default."
+    ),
+]
 Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.", rich_help_panel=OUTPUT)]
 Generator = Annotated[
     str | None,

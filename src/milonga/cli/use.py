@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from milonga.errors import ConfigError, UserError
+from milonga.errors import ConfigError, DataError, UserError
 from milonga.evals.metrics import mean, process_f1
-from milonga.pair import Pair
+from milonga.pair import Pair, check_agents, load_finished_run
 from milonga.runfolder.console import Ticker, print_to_stderr
 from milonga.runfolder.files import to_json, translate_disk_errors
 from milonga.runfolder.folder import read_config
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Problem, Rollout
-from milonga.using.answers import RANKS, Answer, Rank, answer_problems, answer_to_json, verdict_to_json
+from milonga.using.answers import RANKS, Answer, Cuts, Rank, answer_problems, answer_to_json, verdict_to_json
 from milonga.using.items import Given, ProblemItem, SolutionItem, find_problem_fields, read_items
 
 AT_ONCE = 256
@@ -68,10 +69,11 @@ def solve_file(
     task = read_config(Path(folder)).task if (Path(folder) / "config.toml").exists() else {}
     given = find_problem_fields(task, question, answer).read(file)
     rights: list[bool] = []
-    left_out = 0
+    left_out, cuts = 0, Cuts()
     opened, by = _open_pair(folder, rank, **changes)
     with opened as pair, _open_writer(out, keep) as target:
         pair.engine.watch = Ticker(print_to_stderr)
+        limit = pair.run_context.get_max_tokens("generator")
         for some in _iterate_batches(given):
             found = answer_problems(pair, [make_problem(one) for one in some], best_of, by, checks)
             for one, chosen in zip(some, found, strict=True):
@@ -80,11 +82,12 @@ def solve_file(
                     row |= {"expected": one.item.answer, "correct": _is_correct(chosen)}
                     rights += [] if row["correct"] is None else [row["correct"]]
                 left_out += chosen.best is None
+                cuts = cuts.add([candidate.solution for candidate in chosen.candidates])
                 target.write(row)
             target.flush()
             _print_progress(some[-1].number, len(given), "problems")
     summary = target.kept | {"problems": len(given), "left_out": left_out, "rank": by, "best_of": best_of, "checks": checks}
-    return summary | {"graded": len(rights), "accuracy": mean(rights)}
+    return summary | {"graded": len(rights), "accuracy": mean(rights), "max_tokens": limit} | asdict(cuts)
 
 
 def _is_correct(answer: Answer) -> bool | None:
@@ -98,7 +101,7 @@ def verify_file(
 ) -> dict[str, Any]:
     """Verify all solutions of a file and write the rows; return the summary, with ProcessBench F1 if items have labels. With
     `keep`, rows that no file is for are not written but returned with it."""
-    given = read_items(file, SolutionItem)
+    given = _read_solutions(folder, file, changes.get("trust", ()))
     predictions: list[int | None] = []
     readable = 0
     with Pair.open(folder, ["verifier"], **changes) as pair, _open_writer(out, keep) as target:
@@ -117,6 +120,16 @@ def verify_file(
     labelled = [(p, label) for p, label in zip(predictions, labels, strict=True) if label is not None]
     summary = target.kept | {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
     return summary | process_f1([p for p, _ in labelled], [label for _, label in labelled])
+
+
+def _read_solutions(folder: str | Path, file: Path, trust: Collection[str]) -> list[Given[SolutionItem]]:
+    """Read the solutions of a file. Whatever is wrong with it, a run that could not verify them is said first."""
+    try:
+        return read_items(file, SolutionItem)
+    except DataError:
+        if (Path(folder) / "config.toml").exists():
+            check_agents(load_finished_run(Path(folder), trust=trust).plan, ["verifier"])
+        raise
 
 
 def make_problem(given: Given[ProblemItem]) -> Problem:
@@ -182,7 +195,11 @@ def report_solved(summary: dict[str, Any]) -> None:
     text = f"{summary['problems']} problems, best of {summary['best_of']} by {summary['rank']}"
     if summary["graded"]:
         text += f"; accuracy {summary['accuracy']:.3f} on {summary['graded']} with a known answer"
-    sys.stderr.write(text + (f"; {summary['left_out']} too long for the model" if summary["left_out"] else "") + "\n")
+    text += f"; {summary['left_out']} too long for the model" if summary["left_out"] else ""
+    cuts = Cuts(summary["solutions"], summary["truncated"], summary["cut_at"])
+    if cut := cuts.describe(summary["max_tokens"]):
+        text += f"; {cuts.truncated} of {cuts.solutions} solutions were {cut}"
+    sys.stderr.write(text + "\n")
 
 
 def report_verified(summary: dict[str, Any]) -> None:

@@ -110,6 +110,8 @@ def list_registry(kind: str) -> list[dict[str, str]]:
     if kind == "suites":
         suites = [SUITES.get(name) for name in SUITES]
         return [{"name": s.name, "options": ", ".join(s.Options.model_fields), "what": first_sentence(s)} for s in suites]
+    if kind in ("run", "runs"):
+        raise ConfigError("runs are listed by 'milonga board FOLDER', in a browser; 'milonga show RUN' describes one")
     raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, ['recipes', 'tasks', 'roles', 'objectives', 'suites'])}")
 
 

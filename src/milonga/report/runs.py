@@ -154,6 +154,7 @@ def _list_facts(record: Record) -> list[tuple[str, str]]:
             f"{config.batch.problems} problems, {config.batch.rollouts} rollouts, temperature {config.sampling.temperature}",
         ),
         ("options", ", ".join(f"{key}={value}" for key, value in config.options.items()) or "none"),
+        ("rewards", ", ".join(reward.describe() for reward in config.rewards)),
         ("evaluation", _describe_evaluation(config)),
         ("seed", str(config.seed)),
         ("control", "rewards shuffled among the rows" if config.control == "shuffled" else ""),

@@ -172,17 +172,29 @@ def parse_level(value: Any) -> int | None:
 
 def _propose_field(kind: Literal["question", "answer"], name: str, record: Mapping[Any, Any]) -> str:
     """Propose a field for a missing one, with the settings that name it: one that is often used for it, or the nearest."""
-    known = [path for path in OBVIOUS[kind] if isinstance(find_value(record, path), str | int | float)]
-    known += difflib.get_close_matches(name, map(str, record), n=1, cutoff=0.5)
-    found = known[0] if known else "NAME"
-    proposed = f"did you mean '{found}'? Name" if known else f"the row has {', '.join(sorted(map(str, record)))}: name"
-    value = find_value(record, found)
+    known = _find_likely_field(kind, name, record)
+    value = MISSING if known is None else find_value(record, known)
     box = kind == "answer" and isinstance(value, str) and find_last_box(value) is not None
     return (
-        f"{proposed} it by --{kind} {found}, or --set task.fields.{kind}={found}"
+        f"{propose_flag(kind, name, record)}, or --set task.fields.{kind}={known or 'NAME'}"
         + (" --set task.answer_in_box=true" if box else "")
         + ("" if known or kind == "question" else "; --set task.fields.answer= where there are no reference answers")
     )
+
+
+def propose_flag(kind: Literal["question", "answer"], name: str, record: Mapping[Any, Any]) -> str:
+    """Propose a field for a missing one, with the flag that names it."""
+    known = _find_likely_field(kind, name, record)
+    if known is None:
+        return f"the row has {', '.join(sorted(map(str, record)))}: name it by --{kind} NAME"
+    return f"did you mean '{known}'? Name it by --{kind} {known}"
+
+
+def _find_likely_field(kind: Literal["question", "answer"], name: str, record: Mapping[Any, Any]) -> str | None:
+    """Find a field that is often used for a missing one, or the nearest; None if there is none."""
+    known = [path for path in OBVIOUS[kind] if isinstance(find_value(record, path), str | int | float)]
+    known += difflib.get_close_matches(name, map(str, record), n=1, cutoff=0.5)
+    return known[0] if known else None
 
 
 # ------------------------------------------------------------------------------------------------------------------ files

@@ -79,6 +79,39 @@ def choose_answer(problem: Problem, rank: Rank, candidates: Sequence[Candidate])
     return Answer(problem, rank, best, share, tuple(candidates))
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """How many solutions were cut off before their end, of how many, and the longest of those that were."""
+
+    solutions: int = 0
+    truncated: int = 0
+    cut_at: int = 0
+
+    def add(self, rollouts: Sequence[Rollout]) -> Cuts:
+        """Count further solutions."""
+        cut = [_count_tokens(one) for one in rollouts if is_cut(one)]
+        return Cuts(self.solutions + len(rollouts), self.truncated + len(cut), max([self.cut_at, *cut]))
+
+    def describe(self, limit: int) -> str:
+        """Describe where they were cut, with the option that helps; empty if none was."""
+        if not self.truncated:
+            return ""
+        if 0 < self.cut_at < limit:  # an endpoint need not say how long its outputs are
+            return f"cut at the end of the model's context, after {self.cut_at} tokens at most"
+        return f"cut at {limit} tokens: --max-tokens {2 * limit}"
+
+
+def is_cut(rollout: Rollout) -> bool:
+    """Whether an output reached the limit of its length before it ended."""
+    return rollout.finish == "length"
+
+
+def _count_tokens(rollout: Rollout) -> int:
+    """Count the tokens of an output, trained or not; of a conversation those of its last turn."""
+    spans = rollout.turn_spans
+    return spans[-1][1] - spans[-1][0] if spans else 0
+
+
 def answer_to_json(answer: Answer) -> dict[str, Any]:
     """Convert an answer to JSON data: the choice, its score, and all candidates. `milonga verify` accepts such rows."""
     row: dict[str, Any] = {"question": answer.problem.text}
@@ -87,6 +120,7 @@ def answer_to_json(answer: Answer) -> dict[str, Any]:
     value = answer.best.solution.solution
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
     row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.parsed.invalid}
+    row |= {"truncated": True} if is_cut(answer.best.solution) else {}
     row |= {} if answer.best.verdict is None else verdict_to_json(answer.best.verdict)
     return row | {"candidates": [_candidate_to_json(c) for c in answer.candidates]}
 

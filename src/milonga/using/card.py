@@ -8,16 +8,18 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from milonga.config import to_toml
 from milonga.context import Context, RunContext
+from milonga.errors import TooLongError
 from milonga.pair import Finished
 from milonga.randomness import keyed_rng
 from milonga.report.markdown import render_fenced
 from milonga.resolve import Plan
-from milonga.roles import Scorer, StepSolver, make_step_solver
+from milonga.roles import Role, Scorer, StepSolver, make_step_solver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.machine import get_version
@@ -25,8 +27,11 @@ from milonga.runfolder.note import FILE
 from milonga.systems.index import find_paper
 from milonga.tasks.base import DEMONSTRATIONS
 from milonga.text import format_number
-from milonga.types import Prompt, Rollout, Rollouts
+from milonga.types import Problem, Prompt, Rollout, Rollouts
+from milonga.using.answers import is_cut
 
+MOST_TOKENS = 512
+"""Most tokens of a solution on a card."""
 PACKAGES = ("milonga", "torch", "transformers", "peft", "safetensors")
 
 
@@ -44,6 +49,7 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
         "agent": f"{', '.join(list_agents(plan, plan.agents[agent]))} (role `{plan.roles[agent].name}`)",
         "recipe": ", ".join(filter(None, (plan.recipe.name, find_paper(plan.recipe.name)))),
         "task": _format_section(config.task),
+        **({"rewards": ", ".join(reward.describe() for reward in config.rewards)} if config.rewards else {}),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
         "start": shorten_path(section.model),
         "weights": "all" if section.lora is None else f"LoRA of rank {section.lora.rank}" + ("" if adapters else ", merged"),
@@ -106,16 +112,25 @@ def _render_prompt_example(plan: Plan, run_context: RunContext, agent: str) -> s
             "likely the step is right: " + _describe_scorer(role)
         )
     example = _make_example(plan, agent)
-    if example is None:
+    limit = min(MOST_TOKENS, run_context.sampling.max_tokens or plan.task.max_tokens)
+    short = replace(run_context, sampling=run_context.sampling.model_copy(update={"max_tokens": limit}))
+    try:
+        outputs = [] if example is None else Context(short, "card", "").ask(agent, _list_inputs(role, example), greedy=True)
+    except TooLongError:
+        outputs = []
+    if example is None or not outputs:
         return f"As the role `{role.name}` of milonga writes its prompts, in the dialect {plan.config.dialect}."
-    target = example if role.judges else None
-    output = Context(run_context, "card", "").ask(
-        agent, Rollouts([example]) if role.judges else [example.problem], greedy=True
-    )[0]
-    prompt = _decode_prompt(run_context, plan.agents[agent], role.prompt(example.problem, target))
+    output, target = outputs[0], example if role.judges else None
+    prompt = _decode_prompt(run_context, plan.agents[agent], role.render_prompt(example.problem, target))
     literal = "\n".join(["PROMPT = (", *(f"    {line!r}" for line in prompt.splitlines(keepends=True)), ")"])
     said = render_fenced(output.text.rstrip(), "")
-    return f"The prompt, to the letter:\n\n{render_fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{said}"
+    cut = f" (cut after {limit * role.length_factor()} tokens)" if is_cut(output) else ""
+    return f"The prompt, to the letter:\n\n{render_fenced(literal, 'python')}\n\nWhat it answers, greedily{cut}:\n\n{said}"
+
+
+def _list_inputs(role: Role, example: Rollout) -> Rollouts | list[Problem]:
+    """List what an agent is asked about: the solution, if it judges, or else its problem."""
+    return Rollouts([example]) if role.judges else [example.problem]
 
 
 def _describe_scorer(role: Scorer) -> str:
@@ -128,17 +143,18 @@ def _describe_scorer(role: Scorer) -> str:
 
 
 def _make_example(plan: Plan, agent: str) -> Rollout | None:
-    """Make a worked solution of a held-out problem; None if the task cannot write one, or the agent's role does not use one."""
-    role = plan.roles[agent]
-    if (
-        not (role.judges or isinstance(role, StepSolver))
-        or DEMONSTRATIONS not in plan.task.offers
-        or agent not in ("generator", "verifier")
-    ):
+    """Make a solution of a held-out problem: worked, where the task can, or else its reference answer alone. None if there is
+    no problem or, for a judge, no answer in words, or if the agent's role uses neither."""
+    role, task, split = plan.roles[agent], plan.task, plan.config.eval.split
+    if not (role.judges or isinstance(role, StepSolver)) or agent not in ("generator", "verifier") or task.size(split) == 0:
         return None
-    problem = plan.task.problem(plan.config.eval.split, 0)
-    solver = make_step_solver(plan.config.dialect)
-    return demonstration_to_rollout(plan.task.demonstrate(problem, keyed_rng("card")), problem, solver, "card")
+    problem, solver = task.problem(split, 0), make_step_solver(plan.config.dialect)
+    if DEMONSTRATIONS in task.offers:
+        return demonstration_to_rollout(task.demonstrate(problem, keyed_rng("card")), problem, solver, "card")
+    if task.tool is not None or (role.judges and (not problem.answer or problem.wants_program or solver.dialect == "terse")):
+        return None
+    text = solver.write((f"The answer is {problem.answer}.",), problem.answer)
+    return Rollout.from_text("card", "generator", problem, text, solver.parse(text))
 
 
 def _decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:

@@ -19,7 +19,7 @@ from milonga.reading import TEXT, explain_unreadable, read_bytes
 from milonga.tasks import TASKS, PassRate
 from milonga.tasks.data import SourceOptions
 from milonga.tasks.forms import MISSING, find_value
-from milonga.tasks.rows import RowParser, parse_json, read_records
+from milonga.tasks.rows import RowParser, parse_json, propose_flag, read_records
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Name = str | int | None
@@ -100,6 +100,8 @@ class ProblemFields:
             out |= {"question": question}
         elif self.question is not None:
             raise DataError(f"{where}: field '{fields.question}' is missing; the row has {', '.join(sorted(record))}")
+        elif not {"question", "problem"} & record.keys():
+            raise DataError(f"{where}: 'question' is missing; {propose_flag('question', fields.question, record)}")
         answer = find_value(record, fields.answer) if fields.answer else MISSING
         if isinstance(answer, str):
             out["answer"] = (self.parser.split_answer(answer)[1] or answer).strip()

@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from milonga.cli.help import USE, format_examples
-from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, Trust, app, console, print_json
+from milonga.cli.shell import (
+    AsJson,
+    Checks,
+    Device,
+    RunFolder,
+    Sampler,
+    Seed,
+    TokenLimit,
+    Trained,
+    Trust,
+    app,
+    console,
+    print_json,
+)
 
 RowsFile = Annotated[
     Path | None, typer.Option("--out", help="A file for the rows; stdout by default, with --json within its object.")
@@ -43,6 +56,7 @@ def solve(
     answer: Annotated[str | None, typer.Option(help="The field that holds the answer, where it is known.")] = None,
     out: RowsFile = None,
     temperature: Annotated[float | None, typer.Option(help="The run's by default.")] = None,
+    max_tokens: TokenLimit = None,
     seed: Seed = None,
     device: Device = None,
     sampler: Sampler = None,
@@ -63,6 +77,7 @@ def solve(
         question=question,
         answer=answer,
         temperature=temperature,
+        max_tokens=max_tokens,
         seed=seed,
         device=device,
         sampler=sampler,
@@ -85,6 +100,7 @@ def verify(
     file: Annotated[Path, typer.Argument(help="JSON lines, or a ProcessBench file: a problem and the steps of a solution.")],
     checks: Checks = 1,
     out: RowsFile = None,
+    max_tokens: TokenLimit = None,
     seed: Seed = None,
     device: Device = None,
     sampler: Sampler = None,
@@ -95,7 +111,16 @@ def verify(
     from milonga.cli.use import report_verified, verify_file
 
     summary = verify_file(
-        folder, file, checks=checks, out=out, keep=json, seed=seed, device=device, sampler=sampler, trust=trust or ()
+        folder,
+        file,
+        checks=checks,
+        out=out,
+        keep=json,
+        max_tokens=max_tokens,
+        seed=seed,
+        device=device,
+        sampler=sampler,
+        trust=trust or (),
     )
     report_verified(summary)
     if json:
@@ -113,6 +138,7 @@ def chat(
     folder: Trained,
     best_of: Annotated[int, typer.Option(min=1, help="Solutions of each question, of which the verifier's best is shown.")] = 1,
     checks: Checks = 8,
+    max_tokens: TokenLimit = None,
     seed: Seed = None,
     device: Device = None,
     trust: Trust = None,
@@ -121,7 +147,7 @@ def chat(
     from milonga.cli.chat import chat as talk
     from milonga.pair import Pair
 
-    with Pair.open(folder, seed=seed, device=device, trust=trust or ()) as pair:
+    with Pair.open(folder, max_tokens=max_tokens, seed=seed, device=device, trust=trust or ()) as pair:
         talk(pair, console, best_of, checks)
 
 
@@ -141,13 +167,14 @@ def serve(
     ] = None,
     rate: Annotated[float, typer.Option(min=1, help="Requests of one client in a minute.")] = 120,
     waiting: Annotated[int, typer.Option(min=1, help="Most problems and solutions that wait their turn.")] = 1024,
+    max_tokens: TokenLimit = None,
     device: Device = None,
     trust: Trust = None,
 ) -> None:
     """Serve a trained pair over HTTP: /solve, /verify and /health. Requests that arrive together are answered by one batch."""
     from milonga.cli.serve import serve as answer
 
-    answer(folder, host, port, token_file, rate, waiting, device, trust or ())
+    answer(folder, host, port, token_file, rate, waiting, device, trust or (), max_tokens)
 
 
 @app.command(
