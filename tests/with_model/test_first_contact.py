@@ -58,7 +58,8 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, milonga: 
     names: dict[str, Any] = {"__name__": "__main__"}
     settings, *rest = CODE[1:]
     run_cell(settings, names, milonga)
-    names |= SMALLER | {"MODEL": MODEL, "MAX_TOKENS": 96, "RATE": 1e-4}
+    more = SMALLER["MORE"] | {"probe": "off"}  # a cell before probes, by fewer samples
+    names |= SMALLER | {"MODEL": MODEL, "MAX_TOKENS": 96, "RATE": 1e-4, "MORE": more}
     commands = [done for source in rest for done in run_cell(source, names, milonga)]
     assert all(done.code in (0, 2) for done in commands), [done.err for done in commands]
     assert all(solution.text for solution in names["solutions"])
